@@ -1,4 +1,4 @@
-//! Why a store cannot go on.
+//! The errors after which a store cannot go on.
 
 use std::fmt;
 
@@ -6,19 +6,20 @@ use hanare_wire::LinkError;
 
 use crate::Telling;
 
-/// Exit code of a run with a memory server that was lost, sent invalid data or fell silent.
+/// The exit code of a run that lost a memory server. The server's link ended, or it sent invalid data or fell silent.
 pub const EXIT_LOST: i32 = 120;
-/// Exit code of a run whose memory servers and spill space are full.
+/// The exit code of a run whose memory servers and spill space are full.
 pub const EXIT_FULL: i32 = 121;
 
-/// Why a store cannot go on. It borrows what it names, because nothing may be allocated before the error is printed.
+/// The reasons why a store cannot go on. The error borrows its texts, because nothing may be allocated before the error
+/// is printed.
 #[derive(Debug)]
 pub enum StoreError<'a> {
-    /// A server is lost or silent, or sent invalid data.
+    /// A server is lost or silent, or it sent invalid data.
     Lost {
-        /// The server.
+        /// The name of the server.
         server: &'a str,
-        /// The error.
+        /// The error of its link.
         source: LinkError,
     },
     /// All servers are full.
@@ -27,14 +28,14 @@ pub enum StoreError<'a> {
     NoSlot,
     /// The private server has ended.
     Gone,
-    /// Its spill file cannot be read.
+    /// The private server's spill file cannot be read.
     SpillRead,
-    /// Its spill file cannot be written.
+    /// The private server's spill file cannot be written.
     SpillWrite,
 }
 
 impl StoreError<'_> {
-    /// The exit code of a run that ends with this error.
+    /// Returns the exit code of a run that ends with this error.
     #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self {

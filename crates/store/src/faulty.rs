@@ -1,9 +1,9 @@
-//! A store for tests, which shows often what other stores show rarely. It completes reads late and out of order, in
-//! parts or in place. It refuses reads because too many are in progress, ends writes late, fills up, and is lost. A
-//! seed draws all of it.
+//! A store for tests. It often does what other stores do rarely. It completes reads late and out of order, in parts or
+//! in place. It refuses reads as if too many were in progress. It ends writes late, becomes full, and becomes lost. A
+//! seed determines all of this.
 //!
-//! It also watches its user. It panics at a read of units that are not held, at a page whose bytes change while it is
-//! written, and at a queue that is not empty in the end.
+//! The store also checks the code that uses it. It panics if units are read that are not held. It also panics if a
+//! page's bytes change during its write, or if a store with work in progress is cloned.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,24 +14,24 @@ use hanare_wire::LinkError;
 
 use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Telling, Turn, Words, Write};
 
-/// The faults of a store. Rates are in thousandths.
+/// The faults of a store. The rates are in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Rate of reads that are complete at once. A later poll completes the others.
+    /// The rate of reads that are complete at once. A later poll completes the other reads.
     pub at_once: u64,
-    /// Rate of reads that are refused ([`Begun::Full`]) while others are in progress.
+    /// The rate of reads that are refused ([`Begun::Full`]) while other reads are in progress.
     pub full: u64,
-    /// Rate of polls that complete no read although some are in progress.
+    /// The rate of polls that complete no read although some reads are in progress.
     pub slow: u64,
     /// Whether writes of pages in frames end later ([`Faulty::end_write`]).
     pub writes_later: bool,
-    /// Most units that it can hold.
+    /// The maximum number of units that the store can hold.
     pub units_max: usize,
-    /// Number of the call at which it is lost; `None` for never.
+    /// The number of the call from which on the store is lost. `None` if it is never lost.
     pub lost_at: Option<u64>,
 }
 
-/// A store in this process' memory, with faults.
+/// A store with faults, in the memory of this process.
 pub struct Faulty {
     unit_bytes: usize,
     faults: Faults,
@@ -42,14 +42,14 @@ pub struct Faulty {
 struct State {
     random: u64,
     calls: u64,
-    /// Whether an error was returned.
+    /// Whether the store has returned an error.
     has_failed: bool,
     held: BTreeMap<u32, Vec<u8>>,
     reads: Vec<Read>,
     queue: Vec<Queued>,
 }
 
-/// A write or release that waits for a sender. Entries of the same units keep their order.
+/// A write or a release that is not sent yet. Entries of the same units are sent in order.
 #[derive(Clone)]
 enum Queued {
     Write { page: PageId, frame: FrameId, at: usize, bytes: Vec<u8> },
@@ -68,7 +68,7 @@ impl State {
 }
 
 impl Faulty {
-    /// An empty store.
+    /// Creates an empty store.
     #[must_use]
     pub fn new(unit_bytes: usize, faults: Faults, seed: u64) -> Self {
         let state = State {
@@ -82,10 +82,10 @@ impl Faulty {
         Self { unit_bytes, faults, state: Mutex::new(state) }
     }
 
-    /// A store with the same contents, like a session that was cloned for a fork.
+    /// Makes a store with the same contents, as a clone of a session at a fork does.
     ///
     /// # Panics
-    /// Something is under way.
+    /// If a read or a write is in progress.
     #[must_use]
     pub fn cloned(&self) -> Self {
         let state = self.state().clone();
@@ -97,29 +97,30 @@ impl Faulty {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Whether it has returned an error, so that its user has a reason to end.
+    /// Checks whether the store has returned an error. If so, its user has a reason to stop.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.state().has_failed
     }
 
-    /// Whether a read or a write is under way.
+    /// Checks whether a read is in progress, or a write or release is not sent yet.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         let state = self.state();
         !state.reads.is_empty() || !state.queue.is_empty()
     }
 
-    /// Bytes of a unit that is held.
+    /// Returns the bytes of a unit. Returns `None` if the unit is not held.
     #[must_use]
     pub fn bytes_of(&self, unit: u32) -> Option<Vec<u8>> {
         self.state().held.get(&unit).cloned()
     }
 
-    /// Sends one queued entry, as a sender's thread would. Returns the page and frame of a write that has ended.
+    /// Sends one random entry of the queue, as a sender's thread would. Returns the page and frame of a write that has
+    /// ended. Returns `None` if the queue is empty or the entry was a release.
     ///
     /// # Panics
-    /// The page has changed since its write began.
+    /// If the page has changed since its write began.
     pub fn end_write(&self) -> Option<(PageId, FrameId)> {
         let mut state = self.state();
         if state.queue.is_empty() {
@@ -130,7 +131,8 @@ impl Faulty {
         let index = self.first_of_same_units(&state.queue, wanted);
         match state.queue.remove(index) {
             Queued::Write { page, frame, at, bytes } => {
-                // SAFETY: the caller of `write` keeps the bytes there until the write has ended.
+                // SAFETY: `at` is the address of these bytes. The caller of `write` keeps them there until the write
+                // has ended.
                 let now = unsafe { std::slice::from_raw_parts(at as *const u8, bytes.len()) };
                 assert!(now == bytes, "page {} changed while it was written", page.0);
                 self.hold(&mut state, page, &bytes);
@@ -143,8 +145,8 @@ impl Faulty {
         }
     }
 
-    /// Index of the entry to send so that `wanted` can be sent: the first entry of its units, or of an earlier entry's
-    /// units.
+    /// Returns the index of the entry that must be sent before `wanted`, to keep the order of entries with common
+    /// units. Returns `wanted` if there is no such entry.
     fn first_of_same_units(&self, queue: &[Queued], wanted: usize) -> usize {
         let units = |queued: &Queued| match queued {
             Queued::Write { page, bytes, .. } => page.0..page.0 + (bytes.len() / self.unit_bytes) as u32,
@@ -166,7 +168,7 @@ impl Faulty {
         }
     }
 
-    /// Counts a call. Fails from the call number [`Faults::lost_at`] on.
+    /// Counts a call. Returns an error from the call with number [`Faults::lost_at`] on.
     fn called(&self, state: &mut State) -> Result<(), StoreError<'_>> {
         state.calls += 1;
         if self.faults.lost_at.is_some_and(|at| state.calls >= at) {
@@ -188,14 +190,14 @@ impl Faulty {
         let pieces = 1 + state.below(3) as usize;
         drop(state);
         if let Some(place) = take.place(read) {
-            // SAFETY: the taker gives memory for all bytes of the read, which nobody else accesses.
+            // SAFETY: `place` is memory for all bytes of the read, and no other code accesses it.
             unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
             return take.placed(read);
         }
         let units = bytes.len() / self.unit_bytes;
         let step = units.div_ceil(pieces) * self.unit_bytes;
         for (at, part) in (0..).step_by(step).zip(bytes.chunks(step)) {
-            // SAFETY: the part is this call's own.
+            // SAFETY: `part` is inside `bytes`, which belongs to this call.
             unsafe { take.part(read, at, part.as_ptr(), part.len()) };
         }
     }
@@ -225,7 +227,7 @@ impl Store for Faulty {
         if !state.reads.is_empty() && state.chance(self.faults.full) {
             return Ok(Begun::Full);
         }
-        // Panics now if a unit is not held.
+        // This panics now, and not in a later poll, if a unit is not held.
         drop(Self::bytes_of_read(&state, read, self.unit_bytes));
         if state.chance(self.faults.at_once) {
             self.hand_over(state, read, take);
@@ -240,7 +242,7 @@ impl Store for Faulty {
         self.called(&mut state)?;
         let mut bytes = vec![0; write.bytes as usize];
         match write.at {
-            // SAFETY: the caller says that the page's bytes lie there.
+            // SAFETY: `at` is the address of the page's bytes, as the caller of `write` promises.
             Some(at) => unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(at, bytes.len()) },
             None => fill(bytes.as_mut_ptr()),
         }

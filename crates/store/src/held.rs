@@ -1,6 +1,6 @@
-//! The set of held units, counted for each placement extent.
+//! The set of held units (base pages), with a count for each placement extent.
 
-/// Which units are held, and how many of each extent. An extent is free as a whole once its last unit is released.
+/// The held units, and their number in each extent. An extent is free as a whole after its last unit was released.
 pub(crate) struct Held {
     bits: Vec<u64>,
     per_extent: Vec<u16>,
@@ -13,7 +13,7 @@ impl Held {
         Self { bits: vec![0; units as usize / 64 + 1], per_extent: vec![0; extents], extent_units }
     }
 
-    /// Whether this unit is held.
+    /// Checks whether this unit is held.
     pub(crate) fn has(&self, unit: u32) -> bool {
         self.bits[unit as usize / 64] & 1 << (unit % 64) != 0
     }
@@ -29,7 +29,7 @@ impl Held {
         }
     }
 
-    /// Removes a unit. Returns true if its extent has no unit left.
+    /// Removes a unit from the set. Returns true if the unit was the last one of its extent.
     pub(crate) fn release(&mut self, unit: u32) -> bool {
         let (word, bit) = (unit as usize / 64, 1 << (unit % 64));
         if self.bits[word] & bit == 0 {

@@ -1,4 +1,4 @@
-//! The stores of live programs as one type.
+//! One type for the stores that live programs use.
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -11,23 +11,23 @@ use crate::remote::{Remote, Sender};
 use crate::slots::{Slots, SlotsError};
 use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Turn, Words, Write};
 
-/// Silence after which a private server counts as lost. It is on this host, so normally the end of its connection shows
-/// first.
+/// The silence after which a private server counts as lost. The server is on this host, so the end of its connection
+/// normally shows the loss earlier.
 const PRIVATE_SILENT: Duration = Duration::from_secs(30);
 
-/// The store of a process.
+/// The store of one process.
 pub enum Kind {
-    /// Slots of a private server.
+    /// The store is in slots of a private server.
     Slots(Box<Slots>),
-    /// Memory servers.
+    /// The store is on memory servers.
     Remote(Box<Remote>),
 }
 
-/// Links for a child that is about to be forked.
+/// The links of a child process that is about to be forked.
 pub enum Links {
-    /// To the private server.
+    /// The link to the private server.
     Slots(Attachment),
-    /// To each memory server.
+    /// The sessions with the memory servers, one for each server.
     Remote(Vec<Session>),
 }
 
@@ -50,13 +50,13 @@ impl fmt::Debug for Links {
 }
 
 impl Kind {
-    /// Whether a sender writes the pages that wait in frames, so that writes end later.
+    /// Checks whether writes can end later. They do if a sender writes the pages from their frames.
     #[must_use]
     pub fn writes_later(&self) -> bool {
         matches!(self, Kind::Remote(_))
     }
 
-    /// Silence after which a server counts as lost.
+    /// Returns the silence after which a server counts as lost.
     #[must_use]
     pub fn silent(&self) -> Duration {
         match self {
@@ -65,7 +65,7 @@ impl Kind {
         }
     }
 
-    /// Whether a read is in progress.
+    /// Checks whether a read is in progress.
     #[must_use]
     pub fn is_reading(&self) -> bool {
         match self {
@@ -74,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// How many of these held base pages, from the first on, one read can fetch.
+    /// Returns how many of these held base pages, from the first on, one read can fetch.
     #[must_use]
     pub fn reach(&self, first: PageId, count: u32) -> u32 {
         match self {
@@ -83,8 +83,9 @@ impl Kind {
         }
     }
 
-    /// The link on which a page is expected, for a thread that sleeps until the page comes. Bytes that were received
-    /// already do not make the link readable. So sleep on it only after a poll has found nothing.
+    /// Returns the link on which a page is expected. A thread can sleep on this link until the page arrives. It may
+    /// sleep only after a poll has found nothing, because bytes that were already received do not make the link
+    /// readable.
     #[must_use]
     pub fn arriving(&self) -> Option<BorrowedFd<'_>> {
         match self {
@@ -95,8 +96,8 @@ impl Kind {
 
     // ---- fork -------------------------------------------------------------------------------------------------------
 
-    /// Opens links for a child that is about to be forked, with the same pages behind them. No read or write may be in
-    /// progress. From then on, both processes only read these pages' slots and write to new ones.
+    /// Opens links to the same pages for a child that is about to be forked. No read or write may be in progress. From
+    /// then on, both processes only read the slots of these pages. Each process writes to new slots.
     ///
     /// # Errors
     /// A server cannot clone its session.
@@ -107,8 +108,8 @@ impl Kind {
         }
     }
 
-    /// In the child: the same pages on the child's own links, with the senders to be run. Returns `None` if the links
-    /// do not fit this kind of store.
+    /// Makes the child's store, with the same pages, on the child's own links. Returns the store with its senders,
+    /// which the caller must run. Returns `None` if the links do not fit this kind of store.
     ///
     /// # Errors
     /// The slots cannot be mapped.
@@ -123,7 +124,8 @@ impl Kind {
         })
     }
 
-    /// Returns the private server's door, which opens further links to it, and drops the rest.
+    /// Returns the door, the descriptor that opens further links to the private server, and drops the rest. Returns
+    /// `None` if the store is on memory servers.
     #[must_use]
     pub fn into_door(self) -> Option<OwnedFd> {
         match self {
@@ -142,7 +144,7 @@ impl Store for Kind {
     }
 
     unsafe fn write(&self, write: &Write, fill: &mut dyn FnMut(*mut u8)) -> Result<Saved, StoreError<'_>> {
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller keeps the promises of `Store::write`.
         unsafe {
             match self {
                 Kind::Slots(slots) => slots.write(write, fill),

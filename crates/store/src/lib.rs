@@ -1,13 +1,13 @@
-//! Where evicted pages are: in slots that this process copies itself ([`Slots`]), or on memory servers behind links
+//! Stores evicted pages: in slots that this process copies itself ([`Slots`]), or on memory servers behind links
 //! ([`Remote`]).
 //!
-//! The store moves bytes and records where each page is held. It decides nothing about pages and does not know its
-//! user. It never calls its user on its own: a thread polls it ([`Store::poll`]) and receives the pages that have
-//! arrived. A sender ([`Remote::send`]) reports which writes have ended. Only this crate places pages on servers,
-//! tracks their room and silence, and starts the private server of a run.
+//! The store moves bytes and records where each page is held. It makes no decisions about pages and starts no threads.
+//! Its user polls it ([`Store::poll`]) to receive the pages that have arrived. Its user also runs the senders
+//! ([`Remote::send`]), and learns from them which writes have ended. Only this crate places pages on servers, watches
+//! their room and silence, and starts the private server of a run.
 //!
 //! [`Store::read`], [`Store::write`], [`Store::release`] and [`Store::poll`] with [`Turn::Receive`] are part of the
-//! fault path. They allocate nothing and take no lock that the program could hold.
+//! fault path. They allocate nothing and acquire no lock that the program could hold.
 
 mod error;
 pub mod faulty;
@@ -30,105 +30,112 @@ pub use open::{OpenError, Target};
 pub use remote::{EXTENT_BYTES, Opened, Remote, Sender, Shape};
 pub use slots::{Slots, SlotsError};
 
-/// Where evicted pages are.
+/// A store of evicted pages.
 pub trait Store: Send + Sync {
-    /// Reads a held range, or begins to. `take` receives the bytes before this returns or in a later poll ([`Begun`]).
+    /// Reads a held range, or begins to read it. `take` receives the bytes during this call or in a later poll
+    /// ([`Begun`] says which).
     ///
     /// # Errors
     /// The store is lost, or sent invalid data.
     fn read(&self, read: &Read, take: &mut dyn Take) -> Result<Begun, StoreError<'_>>;
 
-    /// Writes a page, or begins to. `fill` writes the page's bytes to the address that it receives.
+    /// Writes a page, or begins to write it. `fill` writes the page's bytes to the address that it receives.
     ///
     /// # Errors
     /// There is no room, or the store is lost.
     ///
     /// # Safety
-    /// If [`Write::at`] is given, the page's bytes are there and do not change until the write has ended.
+    /// If [`Write::at`] is `Some`, the page's bytes are at this address and do not change until the write has ended.
     /// [`Write::spare`] has room for a slot, and no other code uses it meanwhile.
     unsafe fn write(&self, write: &Write, fill: &mut dyn FnMut(*mut u8)) -> Result<Saved, StoreError<'_>>;
 
-    /// Drops units that are no longer needed. Releases keep their order relative to writes, so the caller must not
-    /// write the same unit in between. Never waits.
+    /// Drops units (base pages) that are no longer needed. Never waits. The store applies the releases and writes of a
+    /// unit in the order of the calls. So the caller must not begin a write of the unit between its decision to release
+    /// the unit and this call.
     fn release(&self, unit: u32, count: u32);
 
-    /// How much the store has room for.
+    /// Returns how many bytes the store has room for.
     fn room(&self, ask: Ask) -> Room;
 
-    /// Passes arrived pages to `take`, or maintains the links.
+    /// Passes arrived pages to `take`, maintains the links, or checks for work in progress. `turn` chooses one of the
+    /// three.
     ///
     /// # Errors
     /// The store is lost or silent, or sent invalid data.
     fn poll(&self, turn: Turn, take: &mut dyn Take) -> Result<Polled, StoreError<'_>>;
 
-    /// Writes a message for the user.
+    /// Writes a message about the store for the user.
     ///
     /// # Errors
     /// The errors of `out`.
     fn tell(&self, what: Words, out: &mut dyn fmt::Write) -> fmt::Result;
 }
 
-/// A range of pages to read. The store passes `frame` and `writable` on to [`Take`] and does not use them.
+/// A range of pages to read. The store passes `frame` and `writable` on to [`Take`], and does not use them itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
-    /// First page.
+    /// The first page.
     pub page: PageId,
-    /// Number of pages.
+    /// The number of pages.
     pub count: u32,
-    /// Bytes of all pages.
+    /// The number of bytes of all pages.
     pub bytes: u32,
-    /// The frame that receives it; `None` if it goes into view.
+    /// The frame (local memory outside the program's view) that receives the bytes. `None` if the program's own mapping
+    /// receives them.
     pub frame: Option<FrameId>,
-    /// How many of its pages come into view writable, counted from the first.
+    /// The number of pages, from the first on, that the program's mapping gets writable.
     pub writable: u32,
 }
 
-/// Receives what was read.
+/// Receives the bytes of reads.
 pub trait Take {
-    /// Memory for all bytes of a read, which no other code accesses. `None` if [`Take::part`] must receive them.
+    /// Returns memory for all bytes of a read. No other code accesses this memory. Returns `None` if the store must
+    /// pass the bytes to [`Take::part`].
     fn place(&mut self, read: &Read) -> Option<*mut u8>;
 
-    /// All bytes of the read are in the memory that [`Take::place`] returned.
+    /// Called when all bytes of the read are in the memory that [`Take::place`] returned.
     fn placed(&mut self, read: &Read);
 
-    /// Receives a part of a read that has no place. The part begins `at` bytes after the read's first byte.
+    /// Receives a part of a read for which [`Take::place`] returned `None`. The part begins `at` bytes after the read's
+    /// first byte.
     ///
     /// # Safety
     /// The memory at `from` holds `len` bytes, which do not change during the call.
     unsafe fn part(&mut self, read: &Read, at: usize, from: *const u8, len: usize);
 
-    /// The read is complete. The store holds no lock during this call.
+    /// Called after a poll has completed the read. Not called for a read that was complete at once ([`Begun::Done`]).
+    /// The store holds no lock during this call.
     fn arrived(&mut self, read: &Read);
 
-    /// Memory for a slot or for all bytes of any read. No other code uses it.
+    /// Returns memory with room for a slot and for all bytes of any read. No other code uses this memory.
     fn spare(&mut self) -> *mut u8;
 }
 
 /// The progress of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begun {
-    /// It is complete.
+    /// The read is complete.
     Done,
-    /// A later poll completes it.
+    /// A later poll completes the read.
     Later,
-    /// Too many reads are in progress. Poll, and try again.
+    /// Too many reads are in progress. The caller must poll and then read again.
     Full,
 }
 
 /// A page to write.
 #[derive(Clone, Copy, Debug)]
 pub struct Write {
-    /// The page.
+    /// The page to write.
     pub page: PageId,
-    /// Its length in bytes.
+    /// The length of the page in bytes.
     pub bytes: u32,
-    /// Its frame, if it waits in a frame.
+    /// The frame (local memory outside the program's view) that contains the page. `None` if no frame does.
     pub frame: Option<FrameId>,
-    /// Address of its bytes, if they are at one address.
+    /// The address of the page's bytes. `None` if the bytes are not at one address.
     pub at: Option<*const u8>,
-    /// Whether the bytes may equal those already held. They are then compared where that costs no request.
+    /// Whether the bytes may equal those that the store holds. The store then compares them if this costs no request.
     pub may_be_same: bool,
-    /// Room for a slot.
+    /// Memory with room for a slot.
     pub spare: *mut u8,
 }
 
@@ -139,62 +146,64 @@ pub enum Saved {
     Done,
     /// The store already had the same bytes.
     Same,
-    /// A sender reports its end.
+    /// The write ends later. The caller of [`Remote::send`] learns of its end.
     Later,
 }
 
-/// Whether to answer from what is known or to ask the servers.
+/// The source of an answer about room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// From what is known already.
+    /// Answer from the last reports of the servers.
     Known,
-    /// From new answers of the servers. This may wait, so it is not for fault paths.
+    /// Answer from new reports of the servers. This may wait, so fault paths must not use it.
     Servers,
 }
 
-/// How much a store has room for.
+/// The room of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// Bytes that it can hold for this process, those it holds now included, as far as known.
+    /// The bytes that the store can hold for this process, as far as known. Bytes that it holds now are included.
     pub capacity_bytes: u64,
-    /// Bytes that the held pages take on the servers, if that is more than their own size.
+    /// The bytes of all placement extents that contain pages of this process. `None` if the store does not use
+    /// placement extents.
     pub placed_bytes: Option<u64>,
-    /// Time of the oldest server's answer on which these figures rest, in nanoseconds on CLOCK_MONOTONIC.
+    /// The time of the oldest server's report on which these numbers rest, in nanoseconds on CLOCK_MONOTONIC.
     pub known_ns: u64,
 }
 
 /// The purpose of a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Turn {
-    /// Receives pages, with this much patience.
+    /// Receive arrived pages, and wait for them as [`Wait`] says.
     Receive(Wait),
-    /// Maintains the links: finds those that have ended, and asks for room ahead of need.
+    /// Maintain the links: find links that have ended, and request free slots ahead of need.
     Upkeep,
-    /// Asks whether any read or write is in progress or queued: [`Polled::Idle`] if none is.
+    /// Check whether any read or write is in progress or queued. The result is [`Polled::Idle`] if none is.
     Rest,
 }
 
 /// The result of a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Polled {
-    /// Nothing is being read, and no upkeep is due.
+    /// No read is in progress. [`Turn::Rest`] returns this only if no write is in progress or queued either.
+    /// [`Turn::Upkeep`] always returns this.
     Idle,
-    /// Another thread is receiving, or a read or write is in progress.
+    /// Another thread is receiving. For [`Turn::Rest`], a read or write is in progress or queued.
     Busy,
-    /// This thread received.
+    /// This thread looked for arrived pages.
     Received,
 }
 
 /// The subject of [`Store::tell`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Words {
-    /// The state of each link, for a message.
+    /// The state of each link, as part of a message.
     Stand,
-    /// Why there is no room, and what to do about it.
+    /// The reason why there is no room, and how the user can make room.
     NoRoom,
 }
 
-/// A store's message about itself, as part of a line.
+/// A store's message about itself, which is displayed as part of a line.
 #[derive(Clone, Copy)]
 pub struct Telling<'a>(pub &'a dyn Store, pub Words);
 

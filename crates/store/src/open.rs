@@ -1,4 +1,5 @@
-//! Opens the store of a process. Several processes, such as ranks, may share a space, each with some of its pages.
+//! Opens the store of a process. Several processes, such as the ranks of a shared-memory program, may share a far
+//! address space. Each process stores some pages of this address space.
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -13,25 +14,26 @@ use hanare_wire::{Attachment, Key, KeyError, LinkError, Session, SessionOptions}
 use crate::private::{self, PrivateError};
 use crate::{EXTENT_BYTES, Kind, Opened, Remote, Sender, Shape, Slots, SlotsError};
 
-/// Where pages go.
+/// The place to which pages are evicted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Target {
     /// A private server that the process starts for itself.
     Own,
-    /// A private server of this host, by its socket.
+    /// A private server on this host, named by the path of its socket.
     Private(PathBuf),
     /// Memory servers.
     Servers {
-        /// Their addresses, each with the most bytes that all processes together may use there.
+        /// The addresses of the servers, each with the maximum number of bytes that all processes together may use on
+        /// it.
         servers: Vec<ServerSpec>,
-        /// File with the key that they share with this process.
+        /// The file with the key that the servers share with this process. `None` if they use no key.
         key: Option<PathBuf>,
-        /// Seconds after which a silent server counts as lost.
+        /// The silence in seconds after which a server counts as lost.
         timeout_s: u32,
     },
 }
 
-/// Why a store cannot be opened.
+/// The reasons why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The private server could not be started.
@@ -40,15 +42,15 @@ pub enum OpenError {
     /// The private server's slots cannot be used.
     #[error(transparent)]
     Slots(#[from] SlotsError),
-    /// The key cannot be used.
+    /// The key file cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// A server cannot be reached, or refuses.
+    /// A server cannot be reached, or it refuses the session.
     #[error("{server}: {source}")]
     Server {
-        /// Its name.
+        /// The name of the server.
         server: String,
-        /// What went wrong.
+        /// The error of its link.
         source: LinkError,
     },
     /// There is no memory for the buffers.
@@ -57,12 +59,13 @@ pub enum OpenError {
 }
 
 impl Kind {
-    /// Opens the store of one of `processes` processes that share a space, and returns it with the senders to be run.
-    /// The limits of servers are divided among the processes. When few free slots are left, the store increments
-    /// `upkeep` and wakes the thread that polls with [`Turn::Upkeep`].
+    /// Opens the store of one of `processes` processes that share a far address space. Returns the store with its
+    /// senders, which the caller must run. The limits of servers are divided among the processes. When few free slots
+    /// are left, the store increments `upkeep` and wakes the thread that polls with
+    /// [`Turn::Upkeep`](crate::Turn::Upkeep).
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// [`OpenError`] says what failed.
     pub fn open(
         target: &Target,
         shape: Shape,
@@ -81,10 +84,10 @@ impl Kind {
         Ok((slots(link, shape, upkeep)?, Vec::new()))
     }
 
-    /// Opens the store behind a connection to a private server that the parent process left open.
+    /// Opens a store through `door`, a connection to a private server that the parent process left open.
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// [`OpenError`] says what failed.
     pub fn open_through(door: BorrowedFd<'_>, shape: Shape, upkeep: &'static AtomicU32) -> Result<Self, OpenError> {
         slots(Attachment::open_through(door, shape.slot_bytes as u32), shape, upkeep)
     }
@@ -95,8 +98,8 @@ fn slots(link: Result<Attachment, LinkError>, shape: Shape, upkeep: &'static Ato
     Ok(Kind::Slots(Box::new(slots)))
 }
 
-/// Opens the links to memory servers. Where several processes share a space, each slot is placed by itself: a longer
-/// extent would take room for pages that other processes have.
+/// Opens the links to memory servers. If several processes share a far address space, each slot is placed by itself. A
+/// longer placement extent would reserve room for pages that other processes store.
 fn open_servers(
     servers: &[ServerSpec],
     key: Option<&Path>,

@@ -1,7 +1,7 @@
-//! Chooses the memory server for each block of the far space.
+//! Chooses the memory server for each block of the far address space.
 
-/// Spreads blocks over servers in proportion to their room, so that all fill evenly. Servers are shared, so each
-/// server's later reports of its room replace the earlier ones.
+/// Spreads blocks over servers in proportion to their room, so that all servers fill evenly. Other clients use the
+/// servers too. So a server's later report of its room replaces the earlier one.
 #[derive(Debug)]
 pub(crate) struct Placement {
     servers: Vec<Server>,
@@ -9,32 +9,33 @@ pub(crate) struct Placement {
 
 #[derive(Debug)]
 struct Server {
-    /// Blocks it can hold as far as known, including those in use.
+    /// The number of blocks that the server can hold, as far as known. Blocks in use are included.
     capacity: u64,
     used: u64,
-    /// Most blocks that may be placed on it.
+    /// The maximum number of blocks that may be placed on this server.
     limit: u64,
 }
 
 impl Placement {
-    /// Servers with these capacities, in blocks.
+    /// Creates a placement for servers with these capacities, in blocks.
     #[must_use]
     pub(crate) fn new(capacities: &[u64]) -> Self {
         Self { servers: capacities.iter().map(|&capacity| Server { capacity, used: 0, limit: u64::MAX }).collect() }
     }
 
-    /// Limits the blocks placed on a server, whatever room it has.
+    /// Limits the number of blocks on a server, however much room the server has.
     pub(crate) fn limit(&mut self, server: usize, blocks: u64) {
         let server = &mut self.servers[server];
         server.limit = blocks;
         server.capacity = server.capacity.min(blocks);
     }
 
-    /// The server for a new block: the one with the largest free share. Returns `None` if all are full.
+    /// Places a new block on the server with the largest free share of its capacity. Returns the server, or `None` if
+    /// all are full.
     pub(crate) fn place(&mut self) -> Option<usize> {
         let (index, _) = self.servers.iter().enumerate().filter(|(_, server)| server.used < server.capacity).max_by(
             |(a, x), (b, y)| {
-                // Compares shares by cross-multiplication, which is exact and needs no division.
+                // The shares are compared by cross-multiplication, which is exact and needs no division.
                 let left = u128::from(x.capacity - x.used) * u128::from(y.capacity);
                 let right = u128::from(y.capacity - y.used) * u128::from(x.capacity);
                 left.cmp(&right).then(b.cmp(a))
@@ -44,7 +45,7 @@ impl Placement {
         Some(index)
     }
 
-    /// Places a new block on this server if more than `margin` blocks are free there. Returns whether it did.
+    /// Places a new block on this server if more than `margin` blocks are free there. Returns true if it did so.
     pub(crate) fn follow(&mut self, server: usize, margin: u64) -> bool {
         let server = &mut self.servers[server];
         let follows = server.capacity - server.used > margin;
@@ -65,19 +66,19 @@ impl Placement {
         server.capacity = blocks.min(server.limit).max(server.used);
     }
 
-    /// Blocks that all servers together can hold, and how many of them are in use.
+    /// Returns the number of blocks that all servers together can hold, and the number of blocks in use.
     #[must_use]
     pub(crate) fn capacity_and_used(&self) -> (u64, u64) {
         self.servers.iter().fold((0, 0), |(capacity, used), server| (capacity + server.capacity, used + server.used))
     }
 
-    /// Blocks that a server can hold, including those in use.
+    /// Returns the number of blocks that a server can hold, including those in use.
     #[must_use]
     pub(crate) fn capacity_of(&self, server: usize) -> u64 {
         self.servers[server].capacity
     }
 
-    /// Marks a server as full: it has room only for what it holds now.
+    /// Marks a server as full, so that its capacity is what it holds now.
     pub(crate) fn close(&mut self, server: usize) {
         let server = &mut self.servers[server];
         server.capacity = server.used;
@@ -104,7 +105,7 @@ mod tests {
         for _ in 0..10 {
             placement.place();
         }
-        // Others took all room of the first server, and freed some of the second.
+        // Other clients use all room of the first server, and have freed some of the second.
         placement.set_capacity(0, 3);
         placement.set_capacity(1, 8);
         assert_eq!(
@@ -112,7 +113,7 @@ mod tests {
             (5, 8, (13, 10))
         );
         assert_eq!([(); 4].map(|()| placement.place()), [Some(1), Some(1), Some(1), None]);
-        // The limit holds whatever the server reports.
+        // The limit still applies when the server reports more room.
         placement.limit(0, 6);
         placement.set_capacity(0, 1000);
         assert_eq!((placement.place(), placement.place()), (Some(0), None));

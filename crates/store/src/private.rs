@@ -1,12 +1,14 @@
-//! The private memory server of one run. It is started when the user names no server, and ends with the run.
+//! Starts the private memory server of one run, which is used when the user names no server. The server ends with the
+//! run.
 //!
-//! It is `hanare serve --private SOCKET` in a process group of its own, so that Ctrl-C reaches the program but not its
-//! memory. Its standard input is a pipe whose other end only this process holds. If this process is killed, the server
-//! reads the end of the pipe and ends too. On standard output it prints one line: `ready`, or `failed: REASON`.
+//! The server is `hanare serve --private SOCKET` in a process group of its own. So Ctrl-C reaches the program but not
+//! the server that holds its memory. The server's standard input is a pipe whose other end only this process holds. If
+//! this process is killed, the server reads the end of the pipe and ends too. On standard output the server prints one
+//! line: `ready`, or `failed: REASON`.
 //!
-//! When the program has ended in good order, its children may go on. Each child holds the other end of a second pipe,
-//! the *tree*. This process then sends [`ENDED`], and the server ends when the last child and the last session have
-//! ended. While any of them is left, the server prints [`STAYS`] and goes on by itself.
+//! After the program has ended in good order, its children may go on. Each child holds the other end of a second pipe,
+//! the *tree*. This process then sends [`ENDED`]. The server ends when the last child and the last session have ended.
+//! If any of them is left, the server prints [`STAYS`] and goes on by itself.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -18,40 +20,40 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-/// Beginning of the name of the directories that hold private servers' sockets.
+/// The beginning of the name of each directory that holds a private server's socket.
 pub const DIR_PREFIX: &str = "hanare-";
-/// Time that the server has to become ready.
+/// The time in which the server must become ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time that it has to end in good order before it is killed.
+/// The time in which the server must end in good order. After this time it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(6);
 const STOP_POLL: Duration = Duration::from_millis(2);
-/// The longest line it may print, in bytes.
+/// The maximum length in bytes of output that is not a complete line.
 const LINE_LEN_MAX: usize = 4096;
-/// The longest directory path, in bytes: with the socket's name, its AF_UNIX address must fit into the kernel's 108
-/// bytes.
+/// The maximum length in bytes of the directory's parent path. With the socket's name, its AF_UNIX address must fit
+/// into the kernel's 108 bytes.
 const DIR_LEN_MAX: usize = 80;
 
-/// Why there is no private server.
+/// The reasons why there is no private server.
 #[derive(Debug, Error)]
 pub enum PrivateError {
-    /// No directory name for its socket could be chosen.
+    /// No name for the socket's directory could be chosen.
     #[error("cannot name a directory for the private memory server: {0}")]
     Directory(std::io::Error),
-    /// It could not be started.
+    /// The server could not be started.
     #[error("cannot start the private memory server {command}: {source}; {advice}", command = command.display(), advice = start_advice(source))]
     Spawn {
-        /// The command.
+        /// The path of the `hanare` command.
         command: PathBuf,
-        /// The system's error.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// It gave a reason why it cannot serve.
+    /// The server printed a reason why it cannot serve.
     #[error("{0}")]
     Failed(String),
-    /// It ended or fell silent before it became ready.
+    /// The server ended or fell silent before it became ready.
     #[error("the private memory server {what}; run 'hanare serve' by hand to see why, or name one with --server")]
     NotReady {
-        /// What happened.
+        /// A description of what happened.
         what: String,
     },
 }
@@ -63,24 +65,25 @@ fn start_advice(source: &std::io::Error) -> &'static str {
     }
 }
 
-/// The resources of a private server.
+/// The command and the resources of a private server.
 #[derive(Debug)]
 pub struct PrivateOptions<'a> {
-    /// The `hanare` command.
+    /// The path of the `hanare` command.
     pub command: &'a Path,
-    /// Bytes of memory it may hold.
+    /// The maximum number of bytes of memory that the server may hold.
     pub memory: u64,
-    /// Directory of its spill file.
+    /// The directory of the server's spill file. `None` for no spill file.
     pub spill: Option<&'a Path>,
-    /// The reading end of the pipe whose other end the program and its children hold.
+    /// The reading end of the pipe whose other end the program and its children hold. `None` without such a pipe.
     pub tree: Option<BorrowedFd<'a>>,
-    /// Descriptor of this process's shared counters. With it, idle CPUs poll while the program has faults.
+    /// The descriptor of this process's shared counters. With it, the server polls on idle CPUs while the program has
+    /// faults.
     pub warm: Option<BorrowedFd<'a>>,
 }
 
-/// The line sent to the server when the program has ended.
+/// The line that is sent to the server when the program has ended.
 pub const ENDED: &[u8] = b"ended\n";
-/// The line that it prints if it stays for the program's children.
+/// The line that the server prints if it goes on for the program's children.
 pub const STAYS: &str = "stays";
 
 /// A running private server and the directory of its socket.
@@ -88,15 +91,15 @@ pub const STAYS: &str = "stays";
 pub struct Private {
     child: Child,
     lines: Lines,
-    /// The directory. The server makes and removes it, because the server outlives a killed starter.
+    /// The directory of the socket. The server makes and removes it, because the server may outlive a killed starter.
     dir: PathBuf,
 }
 
 impl Private {
-    /// Starts it and waits until it is ready.
+    /// Starts the server and waits until it is ready.
     ///
     /// # Errors
-    /// See [`PrivateError`]. No process is left running.
+    /// [`PrivateError`] says what failed. No server process is left running.
     pub fn start(options: &PrivateOptions<'_>) -> Result<Self, PrivateError> {
         let dir = socket_dir().map_err(PrivateError::Directory)?;
         let command = options.command;
@@ -106,7 +109,8 @@ impl Private {
         if let Some(spill) = options.spill {
             serve.arg("--spill").arg(spill);
         }
-        // The server must not inherit a run's variables: it would page its own memory, or act as a rank.
+        // The server must not inherit a run's variables. Otherwise it would page its own memory, or act as a rank of a
+        // shared-memory program.
         let ours = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"HANARE_") || name == "LD_PRELOAD";
         for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name)) {
             serve.env_remove(name);
@@ -121,7 +125,7 @@ impl Private {
         let (stream, output) = UnixStream::pair().map_err(failed)?;
         serve.stdin(Stdio::piped()).stdout(OwnedFd::from(output)).process_group(0);
         let child = serve.spawn().map_err(failed)?;
-        // From here on only the server holds this end, so that this process notices when the server ends.
+        // From here on, only the server holds the other end of `stream`. So this process notices when the server ends.
         drop(serve);
         let mut server = Private { child, lines: Lines { stream, said: Vec::new() }, dir };
         match server.lines.next(READY_TIMEOUT) {
@@ -140,19 +144,20 @@ impl Private {
         }
     }
 
-    /// The socket that the program's engine attaches to.
+    /// Returns the path of the socket that the program's engine connects to.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.dir.join(SOCKET)
     }
 
-    /// The program has ended in good order. The server ends too, unless processes that the program left behind still
-    /// need it. In that case it goes on by itself.
+    /// Reports to the server that the program has ended in good order. The server then ends too. If processes that the
+    /// program left behind still need the server, it goes on by itself.
     pub fn program_ended(mut self) {
         let told = self.child.stdin.as_mut().is_some_and(|stdin| stdin.write_all(ENDED).is_ok());
-        // A server that ends prints nothing more.
+        // A server that is about to end prints nothing more.
         if told && matches!(self.lines.next(STOP_TIMEOUT), Said::Line(line) if line == STAYS) {
-            // The server's end of the pipe closes with this process.
+            // The guard is forgotten and so does not end the server. The server's standard input closes when this
+            // process ends.
             std::mem::forget(self);
         }
     }
@@ -169,40 +174,42 @@ impl Private {
     }
 }
 
-/// The socket's name in its directory.
+/// The name of the socket in its directory.
 pub const SOCKET: &str = "memory.socket";
 
 impl Drop for Private {
-    /// Ends the server: first by closing its standard input, then by force.
+    /// Ends the server by closing its standard input. If that is not enough, kills it.
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         if self.ended_within(STOP_TIMEOUT).is_none() {
-            // Ignored: the kill fails only if the server has ended, and then the wait returns at once.
+            // The result is ignored. The kill fails only if the server has ended, and then the wait returns at once.
             let _ = self.child.kill();
-            // Ignored: the exit status is not needed.
+            // The result is ignored because the exit status is not needed.
             let _ = self.child.wait();
         }
-        // Ignored: a server that ended in good order has removed it already. A killed server left it.
+        // The result is ignored. A server that ended in good order has already removed the directory. A killed server
+        // has not.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
-/// The path of a directory that does not exist yet.
+/// Chooses the path of a directory that does not exist yet.
 fn socket_dir() -> std::io::Result<PathBuf> {
     let temporary = std::env::temp_dir();
-    // The path must be valid text for LD_PRELOAD's environment, and short for a socket's address.
+    // The path must be valid text, because environment variables contain it. It must be short enough for a socket's
+    // address.
     let fits = temporary.as_os_str().len() <= DIR_LEN_MAX && temporary.to_str().is_some();
     let base = if fits { temporary } else { PathBuf::from("/tmp") };
     let random = hanare_wire::handshake::random::<8>().map_err(|error| std::io::Error::other(error.to_string()))?;
     Ok(base.join(format!("{DIR_PREFIX}{:016x}", u64::from_le_bytes(random))))
 }
 
-/// Output of a server.
+/// One result of reading a server's output.
 enum Said {
     Line(String),
-    /// No output in time.
+    /// The server printed no complete line in time.
     Nothing,
-    /// The end of its output.
+    /// The server closed its output, or its output is invalid.
     End,
 }
 
@@ -210,7 +217,7 @@ enum Said {
 #[derive(Debug)]
 struct Lines {
     stream: UnixStream,
-    /// Received bytes of incomplete lines.
+    /// The received bytes that are not yet returned as lines.
     said: Vec<u8>,
 }
 
@@ -227,25 +234,25 @@ impl Lines {
                 return Said::Nothing;
             }
             let mut bytes = [0; 256];
-            // Cannot fail: only a time of zero is refused.
+            // Setting the timeout cannot fail, because the kernel refuses only a timeout of zero.
             let received = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(&mut bytes));
             match received {
                 Ok(0) => return Said::End,
                 Ok(count) if self.said.len() < LINE_LEN_MAX => self.said.extend_from_slice(&bytes[..count]),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                // A line without an end, or a broken link.
+                // The line is too long, or the link is broken.
                 Ok(_) | Err(_) => return Said::End,
             }
         }
     }
 }
 
-/// Starts a private server for this very process and ends it with the process. The server gets half of the available
-/// memory or, for one of several processes, its share of that. The command is `HANARE_BIN`, or `hanare` from PATH. Idle
-/// CPUs poll for a process that attaches to these counters.
+/// Starts a private server for this process only, which ends with this process. Returns the path of its socket. The
+/// server gets half of the available memory, divided by the number of `processes`. The command is `HANARE_BIN`, or
+/// `hanare` from PATH. With `counters`, the server polls on idle CPUs while this process has faults.
 ///
 /// # Errors
-/// See [`PrivateError`].
+/// [`PrivateError`] says what failed.
 pub fn for_this_process(processes: u64, counters: Option<BorrowedFd<'_>>) -> Result<PathBuf, PrivateError> {
     let command = std::env::var_os("HANARE_BIN").map_or_else(|| PathBuf::from("hanare"), PathBuf::from);
     let memory =
@@ -253,7 +260,7 @@ pub fn for_this_process(processes: u64, counters: Option<BorrowedFd<'_>>) -> Res
     let options = PrivateOptions { command: &command, memory, spill: None, tree: None, warm: counters };
     let server = Private::start(&options)?;
     let socket = server.socket();
-    // Kept until the process ends, which ends the server.
+    // The guard is never dropped. The server ends when this process ends.
     std::mem::forget(server);
     Ok(socket)
 }

@@ -1,9 +1,10 @@
-//! The store on memory servers: ranged reads on one connection, write-backs and discards on another.
+//! A store on memory servers. Each server has one connection for reads of page ranges, and another one for write-backs
+//! and discards.
 //!
-//! Any thread that waits for a page receives what arrives for all threads ([`Turn::Receive`]), so no thread must be
-//! woken to be served. Replies come in the order of the requests. This is checked: any other answer is invalid data.
-//! Write-backs and discards wait in [`Places`], which has room for all of them. One thread for each server sends them
-//! ([`Remote::send`]), with adjacent pages in one frame.
+//! Any thread that waits for a page receives what arrives for all threads ([`Turn::Receive`]). So no special receiver
+//! thread must be woken for a page. Replies arrive in the order of the requests. The store checks this, and treats any
+//! other reply as invalid data. Write-backs and discards wait in [`Places`], which has room for all of them. One thread
+//! for each server sends them ([`Remote::send`]), with adjacent pages in one message.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -32,21 +33,23 @@ pub use places::Shape;
 use places::{Places, WriteBack};
 pub use writer::Sender;
 
-/// Most reads in flight on one link.
+/// The maximum number of reads in flight on one link.
 const READS_MAX: usize = 1024;
-/// Most write-backs that a writer takes at once.
+/// The maximum number of write-backs that a sender removes from its queue at once.
 const WRITES_AT_ONCE: usize = 256;
-/// Longest time between two checks of the links in a running process, in nanoseconds.
+/// The maximum time between two checks of the links in a running process, in nanoseconds. A longer time means that the
+/// process or the machine was stopped.
 const PAUSE_NS: u64 = 1_000_000_000;
-/// Longest placement extent, in bytes: far memory that is on one server as a whole. One frame of write-backs covers no more.
+/// The maximum length of a placement extent in bytes. A placement extent is a range of far memory that is on one server
+/// as a whole. One message of write-backs stays inside one such range.
 pub const EXTENT_BYTES: usize = 2 << 20;
 
-/// The result of an attempt to receive.
+/// The result of one attempt to receive a reply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Received {
     Page,
     Nothing,
-    /// Another thread is receiving.
+    /// Another thread is receiving on this link.
     Busy,
 }
 
@@ -59,14 +62,15 @@ struct Server {
     replies: LockCell<Replies>,
     reads_in_flight: AtomicU32,
     last_reply_ns: AtomicU64,
-    /// Incremented, with its writer woken, when something waits for this server.
+    /// A futex word. It is incremented when something waits to be sent to this server, and the server's sender is
+    /// woken.
     wait_word: AtomicU32,
     writes_in_flight: AtomicU32,
-    /// Number of the last request for its room.
+    /// The number of the newest room request to the server.
     asked: AtomicU32,
-    /// Number of the last such request that it answered.
+    /// The number of the newest room request that the server answered.
     answered: AtomicU32,
-    /// When it last reported its room.
+    /// The time of the server's last report of its room, in nanoseconds on CLOCK_MONOTONIC.
     room_known_ns: AtomicU64,
 }
 
@@ -75,38 +79,40 @@ struct Requests {
     expected: VecDeque<Read>,
 }
 
-/// The receiving end, with a buffer for pages that are copied into view.
+/// The receiving end of a link. `bounce` is the address of a buffer for pages that are then copied into the program's
+/// mapping.
 struct Replies {
     link: ReadReplies,
     bounce: usize,
 }
 
-/// The store on memory servers.
+/// A store on memory servers.
 pub struct Remote {
     servers: Vec<Server>,
     places: LockCell<Places>,
     unit_bytes: usize,
     extent_bytes: usize,
     silent: Duration,
-    /// When the links were last checked.
+    /// The time of the last check of the links, in nanoseconds on CLOCK_MONOTONIC.
     watched_ns: AtomicU64,
-    /// When the links were first checked after a long pause. Such a pause means that this process was stopped or the
-    /// whole machine slept. Servers may have been stopped, too.
+    /// The time of the first check of the links after a long pause, in nanoseconds on CLOCK_MONOTONIC. After such a
+    /// pause, this process was stopped or the whole machine slept. The servers may have been stopped as well, so
+    /// silence before this time does not count.
     woke_ns: AtomicU64,
 }
 
-/// A named server's session, and its room.
+/// An open session with a server, and the server's room.
 #[derive(Debug)]
 pub struct Opened {
-    /// Its name in messages.
+    /// The server's name in messages.
     pub name: String,
-    /// The session.
+    /// The open session.
     pub session: Session,
-    /// How it was opened.
+    /// The options with which the session was opened.
     pub options: SessionOptions,
-    /// Bytes that it could hold for this session.
+    /// The number of bytes that the server could hold for this session when it was opened.
     pub capacity_bytes: u64,
-    /// The most bytes to use, if the user set a limit.
+    /// The maximum number of bytes to use on this server. `None` if the user set no limit.
     pub limit_bytes: Option<u64>,
 }
 
@@ -133,12 +139,12 @@ impl Server {
 }
 
 impl Remote {
-    /// Makes a store over opened sessions, and returns it with the senders. Pass each sender to [`Self::send`] in a
-    /// thread of its own. Reads have at most `bounce_bytes` bytes. A server that owes an answer for longer than
+    /// Makes a store over opened sessions, and returns it with its senders. Pass each sender to [`Self::send`] in a
+    /// thread of its own. No read may have more than `bounce_bytes` bytes. A server that owes an answer for longer than
     /// `silent` counts as lost.
     ///
     /// # Errors
-    /// There is no memory for its buffers and tables.
+    /// [`MapError`] if there is no memory for the store's buffers.
     pub fn new(
         opened: Vec<Opened>,
         shape: Shape,
@@ -148,8 +154,8 @@ impl Remote {
         Self::with_extents(opened, shape, EXTENT_BYTES, bounce_bytes, silent)
     }
 
-    /// The same with placement extents of `extent_bytes`, at most [`EXTENT_BYTES`]. An extent takes room as a whole, so
-    /// they are short for a process that has only some pages of each.
+    /// Like [`Self::new`], with placement extents of `extent_bytes`, at most [`EXTENT_BYTES`]. Each extent
+    /// reserves room on its server as a whole. So a process that stores only some pages of a range uses short extents.
     pub(crate) fn with_extents(
         opened: Vec<Opened>,
         shape: Shape,
@@ -181,11 +187,12 @@ impl Remote {
 
     // ---- fork -------------------------------------------------------------------------------------------------------
 
-    /// Whether no read or write is in progress and nothing waits to be sent.
+    /// Checks that no read or write is in progress and that nothing waits to be sent.
     fn is_idle(&self) -> bool {
         self.servers.iter().all(|server| server.reads_in_flight.load(Acquire) == 0)
             && (0..self.servers.len()).all(|index| {
-                // Checked in this order, because a writer marks itself as busy before it takes anything.
+                // The queue is checked before `writes_in_flight`. A sender sets `writes_in_flight` before it removes
+                // anything from its queue, so no write is overlooked.
                 !self.places.lock().waits_for(index) && self.servers[index].writes_in_flight.load(Acquire) == 0
             })
     }
@@ -195,7 +202,8 @@ impl Remote {
         self.servers.iter().map(|server| Session::open_clone(&server.info, &server.options)).collect()
     }
 
-    /// In the child: the same pages on the child's own sessions, with the senders to be run.
+    /// Makes the child's store, with the same pages, on the child's own sessions. Returns the store with its senders,
+    /// which the caller must run.
     pub(crate) fn again(self, sessions: Vec<Session>) -> (Self, Vec<Sender>) {
         let mut senders = Vec::new();
         let servers = self.servers.into_iter().zip(sessions).map(|(server, session)| {
@@ -205,15 +213,16 @@ impl Remote {
             server
         });
         let servers = servers.collect();
-        // Unlocked, even if a writer of the parent was reading it at the fork: nothing waited to be sent.
+        // The tables get a new, free lock, because a sender of the parent may have held the old lock at the fork. That
+        // sender changed nothing, because nothing waited to be sent.
         let places = LockCell::new(self.places.into_inner());
         (Self { servers, places, ..self }, senders)
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------
 
-    /// Receives what has arrived for any thread. With one server, the wait is spent in its link. With several, the
-    /// links are checked in turn, and then waited for together.
+    /// Receives what has arrived for any thread. With one server, the thread waits in the server's link. With several
+    /// servers, it checks each link in turn, and then waits for all links together.
     fn receive_all(&self, wait: Wait, take: &mut dyn Take) -> Result<Polled, StoreError<'_>> {
         let (mut idle, mut any, mut came) = (true, false, false);
         for index in 0..self.servers.len() {
@@ -235,41 +244,43 @@ impl Remote {
         })
     }
 
-    /// Waits until a link on which a page is expected is readable. A thread that only polled would keep a server on the
-    /// same host from the CPU.
+    /// Waits until a link on which a page is expected is readable. The thread sleeps, because polling would keep a
+    /// server on the same host from the CPU.
     fn wait_for_any(&self, wait: Wait) {
         match wait {
             Wait::Now => {}
             Wait::Spin { iterations } => (0..iterations).for_each(|_| std::hint::spin_loop()),
             Wait::Block { timeout } => {
                 let reading = self.servers.iter().filter(|server| server.reads_in_flight.load(Acquire) > 0);
-                // SAFETY: links stay open until the process ends.
+                // SAFETY: links stay open until the process ends, so the descriptor is valid.
                 let links = reading.map(|server| unsafe { BorrowedFd::borrow_raw(server.link_fd) });
-                // If the wait is refused, the caller checks again at once.
+                // The result is ignored. If the wait fails, the caller checks the links again at once.
                 let (Ok(()) | Err(_)) = ready::wait_readable(links, timeout);
             }
         }
     }
 
-    /// How many of these held pages, from the first on, one read can fetch: those on one server.
+    /// Returns how many of these held pages, from the first on, one read can fetch. These are the pages on the first
+    /// page's server.
     pub(crate) fn reach(&self, first: PageId, count: u32) -> u32 {
         self.places.lock().reach(first.0, count)
     }
 
-    /// Whether any read is in progress.
+    /// Checks whether any read is in progress.
     pub(crate) fn is_reading(&self) -> bool {
         self.servers.iter().any(|server| server.reads_in_flight.load(Acquire) > 0)
     }
 
-    /// The link on which a page is expected, for a thread that sleeps until the page comes. Bytes that were received
-    /// already do not make the link readable. So sleep on it only after a poll has found nothing.
+    /// Returns the link on which a page is expected. A thread can sleep on this link until the page arrives. It may
+    /// sleep only after a poll has found nothing, because bytes that were already received do not make the link
+    /// readable.
     pub(crate) fn arriving(&self) -> Option<BorrowedFd<'_>> {
         let server = self.servers.iter().find(|server| server.reads_in_flight.load(Acquire) > 0)?;
-        // SAFETY: links stay open until the process ends.
+        // SAFETY: links stay open until the process ends, so the descriptor is valid.
         Some(unsafe { BorrowedFd::borrow_raw(server.link_fd) })
     }
 
-    /// Receives one reply from one server.
+    /// Receives one reply from one server, if there is one.
     fn receive(&self, index: usize, wait: Wait, take: &mut dyn Take) -> Result<Received, StoreError<'_>> {
         let server = &self.servers[index];
         let lost = |source| self.lost(index, source);
@@ -288,13 +299,13 @@ impl Remote {
         let len = read.bytes as usize;
         let place = take.place(&read);
         let to = place.unwrap_or(*bounce as *mut u8);
-        // SAFETY: `to` has `len` bytes: memory of the taker that no other code accesses, or the buffer that belongs to
-        // the lock held here.
+        // SAFETY: `to` has `len` bytes. `to` is memory of the taker that no other code accesses, or it is the bounce
+        // buffer. The lock held here protects that buffer.
         let into = unsafe { std::slice::from_raw_parts_mut(to, len) };
         link.receive_payload(into).map_err(lost)?;
         match place {
             Some(_) => take.placed(&read),
-            // SAFETY: the bytes were just received into the buffer that belongs to the lock held here.
+            // SAFETY: the bytes were just received into the bounce buffer, which the lock held here protects.
             None => unsafe { take.part(&read, 0, to, len) },
         }
         server.last_reply_ns.store(now_ns(), Relaxed);
@@ -306,14 +317,14 @@ impl Remote {
 
     // ---- writing ----------------------------------------------------------------------------------------------------
 
-    /// Wakes the writer of a server.
+    /// Wakes the sender of a server.
     fn notify(&self, server: usize) {
         let server = &self.servers[server];
         server.wait_word.fetch_add(1, Release);
         futex::wake_one(&server.wait_word);
     }
 
-    /// Silence after which a server counts as lost.
+    /// Returns the silence after which a server counts as lost.
     pub(crate) fn silent(&self) -> Duration {
         self.silent
     }
@@ -334,7 +345,7 @@ impl Remote {
 
     // ---- watching ---------------------------------------------------------------------------------------------------
 
-    /// Checks every link for closed and silent servers.
+    /// Checks every link for servers that are closed or silent.
     fn watch(&self, take: &mut dyn Take) -> Result<(), StoreError<'_>> {
         let now = now_ns();
         if now.saturating_sub(self.watched_ns.swap(now, AcqRel)) > PAUSE_NS {
@@ -346,24 +357,26 @@ impl Remote {
         Ok(())
     }
 
-    /// Checks one link's reads for silence. The caller holds the receiving end, and has looked for a reply in vain
-    /// after `looked_ns`. A request that is still being sent does not count.
+    /// Returns an error if a server was silent for too long while reads wait for it. The caller holds the receiving
+    /// end. It began to look for a reply at `looked_ns` and found none. A request that is still being sent does not
+    /// count.
     fn check_reads(&self, index: usize, looked_ns: u64) -> Result<(), StoreError<'_>> {
         let server = &self.servers[index];
         let is_silent = || self.is_silent(server.last_reply_ns.load(Relaxed), looked_ns);
         let is_asked =
             || server.requests.try_lock().is_some_and(|requests| !requests.expected.is_empty() && is_silent());
-        // The first check takes no lock: a lock at each check would delay threads that request pages.
+        // The first check acquires no lock. Otherwise each check would delay threads that request pages.
         if is_silent() && is_asked() { Err(self.lost_in_silence(index)) } else { Ok(()) }
     }
 
-    /// Whether a server that has owed an answer since `last_ns` is silent. Only a thread that looked for the answer in
-    /// vain after `looked_ns` may ask. An answer may lie here unread because a thread of this process waits for a CPU;
-    /// that is not the server's silence.
+    /// Checks whether a server that has owed an answer since `last_ns` is silent. The caller must have begun to look
+    /// for the answer at `looked_ns` and found none. The time after `looked_ns` does not count, because an answer may
+    /// be unread while this process's threads wait for a CPU.
     fn is_silent(&self, last_ns: u64, looked_ns: u64) -> bool {
         let since_ns = last_ns.max(self.woke_ns.load(Acquire));
         looked_ns.saturating_sub(since_ns) > self.silent.as_nanos() as u64
-            // If not, a long pause has just ended, or still lasts.
+            // If the links were not checked for long, a pause has just ended or still lasts. Then the silence does not
+            // count.
             && now_ns().saturating_sub(self.watched_ns.load(Acquire)) <= PAUSE_NS
     }
 
@@ -393,14 +406,14 @@ impl Store for Remote {
         requests.expected.push_back(*read);
         let tag = u64::from(read.page.0);
         requests.link.request(tag, offset, read.bytes).map_err(|source| self.lost(index, source))?;
-        // The server's silence counts from the end of sending, however long that took.
+        // The server's silence counts from the end of sending, because sending may take long.
         if requests.expected.len() == 1 {
             server.last_reply_ns.store(now_ns(), Relaxed);
         }
         Ok(Begun::Later)
     }
 
-    /// Queues a page in a frame. A sender reports its end.
+    /// Queues the write-back of a page that is in a frame. The caller of [`Remote::send`] learns when it ends.
     unsafe fn write(&self, write: &Write, _: &mut dyn FnMut(*mut u8)) -> Result<Saved, StoreError<'_>> {
         let Write { page, bytes, frame: Some(frame), at: Some(from), .. } = *write else {
             debug_assert!(false, "a page that goes to a server waits in a frame");

@@ -1,8 +1,8 @@
-//! Slots of the private server. They are in a memfd (and past its limit in a spill file) that this process maps and
-//! copies itself.
+//! A store in slots of the private server. The slots are in a memfd, and past its limit in a spill file. This process
+//! maps the memfd and copies the slots itself.
 //!
-//! A fault needs no request here and wakes no thread. Slots are granted in runs ahead of need ([`Turn::Upkeep`]). Only
-//! if that falls behind, a write asks for slots itself.
+//! So a fault sends no request to the server and wakes no thread. The server grants slots in runs ahead of need
+//! ([`Turn::Upkeep`]). A write itself asks for slots only if none is free.
 
 use std::fmt;
 use std::fs::File;
@@ -23,36 +23,37 @@ use shared::Shared;
 mod fork;
 mod shared;
 
-/// Fewest bytes of slots asked for at a time. A request doubles the bytes granted so far, but asks for at most
-/// [`GRANT_BYTES_MAX`].
+/// The minimum number of bytes of slots in one request. A request doubles the bytes granted so far, but asks for at
+/// most [`GRANT_BYTES_MAX`].
 const GRANT_BYTES_MIN: usize = 4 << 20;
-/// Most bytes of slots asked for at a time.
+/// The maximum number of bytes of slots in one request.
 const GRANT_BYTES_MAX: usize = 64 << 20;
-/// Bit of a slot number whose slot is in the spill file.
+/// The bit in a slot number which says that the slot is in the spill file.
 const SPILLED: u32 = 1 << 31;
-/// Time in nanoseconds after which free slots, beyond those kept for coming write-backs, are given back.
+/// The time in nanoseconds for which slots must stay free before some are given back. Slots for coming write-backs are
+/// kept.
 const IDLE_NS: u64 = 2_000_000_000;
-/// Most bytes of idle slots given back at a time.
+/// The maximum number of bytes of idle slots that are given back at once.
 const IDLE_BYTES_MAX: usize = 64 << 20;
-/// Most runs of idle slots given back at a time.
+/// The maximum number of runs of idle slots that are given back at once.
 const IDLE_RUNS_MAX: usize = 64;
 
-/// Why the private server's slots cannot be used.
+/// The reasons why the private server's slots cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SlotsError {
-    /// The link.
+    /// The link to the private server failed.
     #[error("private memory server: {0}")]
     Link(#[from] LinkError),
-    /// Its slots cannot be mapped.
+    /// The slots cannot be mapped.
     #[error("cannot map the private memory server's slots: {0}; raise the limit on address space")]
     Map(#[from] MapError),
 }
 
-/// The same-host store.
+/// The store in slots of the private server on this host.
 pub struct Slots {
     unit_bytes: usize,
     slot_bytes: usize,
-    /// Address of the slots in memory, which are adjacent.
+    /// The address of the slots in memory, which are adjacent.
     slots: usize,
     spill: Option<File>,
     table: LockCell<Table>,
@@ -60,35 +61,36 @@ pub struct Slots {
     link_fd: RawFd,
     free_slots: AtomicU32,
     granted_slots: AtomicU32,
-    /// Bytes that the server could still grant when it last reported.
+    /// The number of bytes that the server could still grant at its last report.
     left_bytes: AtomicU64,
-    /// Time of that report, in nanoseconds on CLOCK_MONOTONIC.
+    /// The time of the server's last report, in nanoseconds on CLOCK_MONOTONIC.
     left_known_ns: AtomicU64,
-    /// Fewest free slots since `idle_since_ns`.
+    /// The smallest number of free slots since `idle_since_ns`.
     idle_slots: AtomicU32,
     idle_since_ns: AtomicU64,
-    /// Futex word: incremented when few free slots are left, and one thread that waits on it is woken.
+    /// A futex word. A thread that leaves few free slots increments the word, and wakes one thread that waits on it.
     wait_word: &'static AtomicU32,
-    /// Number of threads that read slots at this moment.
+    /// The number of threads that read slots at this moment.
     readers: AtomicU32,
-    /// Held by a thread while it gives an extent a slot of its own.
+    /// A thread holds this lock while it replaces a shared slot by one of this process's own.
     unsharing: LockCell<()>,
 }
 
-/// The slot of each extent (number plus one; 0 is none), and the free slots.
+/// The slots of the extents, and the free slots. An extent is the range of units (base pages) that one slot holds. In
+/// `slot_of`, a slot is its number plus one, and 0 means that the extent has no slot.
 struct Table {
     slot_of: Vec<u32>,
     free: Vec<u32>,
     held: Held,
     unit_bytes: usize,
     shared: Shared,
-    /// The first extent after all those that ever had a slot.
+    /// The number of the first extent after all extents that ever had a slot.
     top: usize,
 }
 
 impl Slots {
-    /// Keeps `units` base pages by a link to the private server. When few free slots are left, increments `wait_word`
-    /// and wakes a thread that waits on it, which then polls with [`Turn::Upkeep`].
+    /// Creates a store for `units` base pages on a link to the private server. When few free slots are left, the store
+    /// increments `wait_word` and wakes a thread that waits on it. That thread then polls with [`Turn::Upkeep`].
     ///
     /// # Errors
     /// The slots cannot be mapped.
@@ -121,7 +123,7 @@ impl Slots {
         let len = (attachment.capacity_bytes as usize).next_multiple_of(2 << 20) + (2 << 20);
         let mapping = Mapping::shared(attachment.memfd.as_fd(), 0, len)?;
         for advice in [Advice::DontFork, Advice::DontDump] {
-            // SAFETY: a fresh mapping of our own. The advice changes no contents.
+            // SAFETY: `mapping` is a new mapping of our own, and the advice changes no contents.
             let advised = again(|| unsafe { map::advise(mapping.addr(), len, advice) });
             advised.map_err(|errno| MapError::Reserve { len, errno })?;
         }
@@ -150,28 +152,28 @@ impl Slots {
         })
     }
 
-    /// The location of a held unit's bytes: an address, or a position in the spill file.
+    /// Returns the location of a held unit's bytes: an address, or a position in the spill file (as `Err`).
     fn locate(&self, unit: u32) -> Result<*const u8, u64> {
         let (slot, inside) = self.table.lock().slot(unit, self.slot_bytes);
         self.place(slot, inside)
     }
 
-    /// Whether a unit is held.
+    /// Checks whether a unit is held.
     pub fn holds(&self, unit: u32) -> bool {
         self.table.lock().held.has(unit)
     }
 
-    /// Whether a held page's bytes equal those at `here`. False for a page in the spill file.
+    /// Checks whether a held page's bytes equal those at `here`. Returns false for a page in the spill file.
     ///
     /// # Safety
-    /// A page's bytes are at `here` and do not change meanwhile.
+    /// The page's `len` bytes must be at `here` and must not change meanwhile.
     unsafe fn is_as_held(&self, unit: u32, here: *const u8, len: usize) -> bool {
-        // SAFETY: both have `len` bytes. The slot is the page's, and nobody writes to it.
+        // SAFETY: both addresses have `len` bytes. The slot belongs to the page, and nobody writes to the slot.
         let is_same = |there| unsafe { copy::equal(here, there, len) };
         self.reading(|| self.locate(unit).ok().map(is_same)).unwrap_or(false)
     }
 
-    /// Runs `read`. Meanwhile, no slot that it finds in the table goes back to the server.
+    /// Runs `read`. During this call, no slot that `read` finds in the table returns to the server.
     fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
         self.readers.fetch_add(1, SeqCst);
         let result = read();
@@ -187,7 +189,8 @@ impl Slots {
         Ok((self.slots + position) as *const u8)
     }
 
-    /// Walks a held range slot by slot. Yields the bytes before each piece, its location and its length.
+    /// Calls `visit` for each slot of a held range. Each call gets the number of bytes before its piece, and the
+    /// location and length of the piece.
     fn pieces<'a>(
         &'a self,
         unit: u32,
@@ -209,10 +212,11 @@ impl Slots {
     /// Copies a held range to an address.
     ///
     /// # Safety
-    /// `to` has `len` bytes that belong to the caller.
+    /// `to` must have `len` bytes that belong to the caller.
     unsafe fn copy_to(&self, unit: u32, len: usize, to: *mut u8) -> Result<(), StoreError<'_>> {
         self.pieces(unit, len, |done, place, piece| {
-            // SAFETY: within the caller's bytes, and within a slot of this session.
+            // SAFETY: both pieces have `piece` bytes. The source is inside a slot of this session, and the target
+            // belongs to the caller.
             unsafe {
                 match place {
                     Ok(address) => copy::copy(address, to.add(done), piece),
@@ -224,7 +228,7 @@ impl Slots {
     }
 
     fn read_spill(&self, position: u64, to: *mut u8, len: usize) -> Result<(), StoreError<'_>> {
-        // SAFETY: the caller's buffer has this number of bytes.
+        // SAFETY: the callers pass a buffer of their own with `len` bytes.
         let into = unsafe { std::slice::from_raw_parts_mut(to, len) };
         match self.spill.as_ref().map(|file| file.read_exact_at(into, position)) {
             Some(Ok(())) => Ok(()),
@@ -246,8 +250,8 @@ impl Slots {
                 let found = table.slot_for_write(unit, self.slot_bytes);
                 self.note_free(&table);
                 let extent = unit / table.held.extent_units;
-                // The units are marked before the write, so that a release of the rest of the extent does not free the
-                // slot.
+                // The units are marked as held before the write. Otherwise a release of the rest of the extent would
+                // free the slot.
                 table.held.mark(unit, (len / self.unit_bytes) as u32);
                 (found, table.shared.has(extent))
             };
@@ -268,7 +272,7 @@ impl Slots {
             Ok(address) => fill(address.cast_mut()),
             Err(position) => {
                 fill(bounce);
-                // SAFETY: `bounce` has room for a page and was just filled.
+                // SAFETY: `bounce` has room for a page, and `fill` has just written `len` bytes to it.
                 self.write_spill(position, unsafe { std::slice::from_raw_parts(bounce, len) })?;
             }
         }
@@ -282,7 +286,7 @@ impl Slots {
         }
     }
 
-    /// Releases units. A slot that becomes wholly free is used again.
+    /// Releases units. If no unit of a slot is left, the slot becomes free, or returns to the server if it was shared.
     fn let_go(&self, unit: u32, count: u32) {
         let mut table = self.table.lock();
         for unit in unit..unit + count {
@@ -299,20 +303,21 @@ impl Slots {
         }
     }
 
-    /// The link to the server. It becomes readable only when the server ends.
+    /// Returns the link to the server. The link becomes readable only when the server ends.
     pub fn link(&self) -> BorrowedFd<'_> {
         // SAFETY: the link stays open until this store is dropped.
         unsafe { BorrowedFd::borrow_raw(self.link_fd) }
     }
 
-    /// Asks for more slots if few are left. Also checks that the server is still there.
+    /// Requests more slots if few are left, and gives idle slots back. Also checks that the server has not ended.
     fn refill(&self) -> Result<(), StoreError<'_>> {
         if !self.control.lock().is_alive() {
             return Err(StoreError::Gone);
         }
         self.return_slots();
         if self.free_slots.load(Relaxed) < self.low() {
-            // A refusal matters only when a slot is needed. The request is then repeated.
+            // The result is ignored. A refusal matters only when a write needs a slot, and that write repeats the
+            // request.
             self.try_grant().unwrap_or_default();
         }
         if now_ns() - self.idle_since_ns.load(Relaxed) > IDLE_NS {
@@ -325,7 +330,8 @@ impl Slots {
     fn give_back_idle(&self) {
         let keep = self.grant_slots();
         let most = (IDLE_BYTES_MAX / self.slot_bytes) as u32;
-        // The lock is held to the end. A thread that finds no slot must not ask for more before these can be granted again.
+        // The link stays locked until the end. Another thread that finds no free slot must not ask for more before
+        // these slots are given back.
         let mut control = self.control.lock();
         let mut slots: Vec<u32> = {
             let mut table = self.table.lock();
@@ -342,7 +348,8 @@ impl Slots {
         let (now, later) = runs.split_at(runs.len().min(IDLE_RUNS_MAX));
         for run in now {
             let place = if run[0] & SPILLED != 0 { Place::Spill } else { Place::Memory };
-            // The keeper notices a failed link. Then these slots are lost with all others.
+            // If the link has failed, these slots are lost with all others. The next poll with [`Turn::Upkeep`] reports
+            // the failure.
             if control.give_back(run[0] & !SPILLED, run.len() as u32, place).is_ok() {
                 self.granted_slots.fetch_sub(run.len() as u32, Relaxed);
                 self.note_room(&control);
@@ -358,7 +365,7 @@ impl Slots {
         self.left_known_ns.store(now_ns(), Relaxed);
     }
 
-    /// Publishes the number of free slots for readers without the table.
+    /// Publishes the number of free slots for threads that do not lock the table.
     fn note_free(&self, table: &Table) {
         let free = table.free.len() as u32;
         self.free_slots.store(free, Relaxed);
@@ -371,7 +378,7 @@ impl Slots {
         (so_far.clamp(bounds.0, bounds.1) / self.slot_bytes) as u32
     }
 
-    /// Number of free slots below which more are requested; 0 before the first page is written.
+    /// Returns the number of free slots below which more are requested. It is 0 before the first page is written.
     fn low(&self) -> u32 {
         if self.granted_slots.load(Relaxed) == 0 { 0 } else { self.grant_slots() / 2 }
     }
@@ -383,7 +390,7 @@ impl Slots {
         };
         match granted {
             Ok(()) => Ok(()),
-            // The keeper was granted the last ones while this thread waited for the link.
+            // The server is full, but another thread was granted its last slots while this thread waited for the link.
             Err(LinkError::Full) if self.free_slots.load(Relaxed) > 0 => Ok(()),
             Err(LinkError::Full) => Err(StoreError::NoSlot),
             Err(source) => Err(StoreError::Lost { server: "private memory server", source }),
@@ -392,7 +399,7 @@ impl Slots {
 
     fn try_grant(&self) -> Result<(), LinkError> {
         let mut control = self.control.lock();
-        // Another thread may have been granted slots while this one waited for the link.
+        // Another thread may have been granted slots while this thread waited for the link.
         if self.free_slots.load(Relaxed) > self.low() {
             return Ok(());
         }
@@ -419,19 +426,19 @@ impl Store for Slots {
     fn read(&self, read: &Read, take: &mut dyn Take) -> Result<Begun, StoreError<'_>> {
         let (unit, len) = (read.page.0, read.bytes as usize);
         if let Some(to) = take.place(read) {
-            // SAFETY: the place has room for `len` bytes, and no other code accesses it.
+            // SAFETY: `to` has room for `len` bytes, and no other code accesses this memory.
             unsafe { self.copy_to(unit, len, to)? };
             take.placed(read);
             return Ok(Begun::Done);
         }
         self.pieces(unit, len, |done, place, piece| {
             match place {
-                // SAFETY: a part of the read's slot, which belongs to this session and is not written meanwhile.
+                // SAFETY: the piece is inside a slot of this session, and nobody writes to the slot meanwhile.
                 Ok(address) => unsafe { take.part(read, done, address, piece) },
                 Err(position) => {
                     let spare = take.spare();
                     self.read_spill(position, spare, piece)?;
-                    // SAFETY: the bytes were just read into a place that only the taker uses.
+                    // SAFETY: the bytes were just read into `spare`, which only the taker uses.
                     unsafe { take.part(read, done, spare, piece) };
                 }
             }
@@ -442,7 +449,7 @@ impl Store for Slots {
 
     unsafe fn write(&self, write: &Write, fill: &mut dyn FnMut(*mut u8)) -> Result<Saved, StoreError<'_>> {
         let (unit, len) = (write.page.0, write.bytes as usize);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller of `write` keeps the page's bytes at `here` unchanged.
         let is_same = |here| unsafe { self.is_as_held(unit, here, len) };
         if write.may_be_same && write.at.is_some_and(is_same) {
             return Ok(Saved::Same);
@@ -458,7 +465,7 @@ impl Store for Slots {
     fn room(&self, ask: Ask) -> Room {
         if ask == Ask::Servers {
             let mut control = self.control.lock();
-            // A poll with [`Turn::Upkeep`] notices a failed link.
+            // The result is ignored, because a poll with [`Turn::Upkeep`] notices a failed link.
             control.capacity_left().unwrap_or_default();
             self.note_room(&control);
         }

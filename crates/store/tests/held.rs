@@ -1,5 +1,5 @@
-//! Both stores against a plain model, on servers in this process: random writes, reads and releases. Every byte that is
-//! held comes back. `HANARE_SEED` repeats a run.
+//! Tests of both stores with servers in this process. Random writes, reads and releases are compared with a simple
+//! model. Every byte that is held must be read back. `HANARE_SEED` repeats a run.
 
 use std::cell::RefCell;
 use std::sync::Mutex;
@@ -17,11 +17,12 @@ const PAGE: usize = 4096;
 const UNITS: u32 = 2048;
 const FRAMES: u32 = 24;
 const TURNS: u32 = 12_000;
-/// Most pages of one read.
+/// The maximum number of pages of one read.
 const RUN: u32 = 8;
 const SOON: Duration = Duration::from_secs(60);
 
-/// Runs a test on its own servers, each with this much memory. Passes their TCP and AF_UNIX addresses.
+/// Runs a test on servers of its own, each with the given bytes of memory. Passes their TCP and AF_UNIX addresses to
+/// `test`.
 fn with_servers(memory: &[u64], test: impl FnOnce(&[(Endpoint, std::path::PathBuf)])) {
     let dir = tempfile::tempdir().expect("a directory");
     let mut addresses = Vec::new();
@@ -43,7 +44,7 @@ fn with_servers(memory: &[u64], test: impl FnOnce(&[(Endpoint, std::path::PathBu
     }
 }
 
-/// A random number generator that a seed reproduces.
+/// A random number generator. The same seed produces the same numbers.
 struct Random(u64);
 
 impl Random {
@@ -53,12 +54,12 @@ impl Random {
     }
 }
 
-/// The byte that fills a page, by its number and the number of its writes.
+/// Returns the byte that fills a page. It depends on the page and on how often the page was written.
 fn byte_of(unit: u32, version: u32) -> u8 {
     (unit.wrapping_mul(31).wrapping_add(version.wrapping_mul(101)) % 251) as u8 + 1
 }
 
-/// A page of the model.
+/// The state of a page in the model.
 #[derive(Clone, Copy, Default)]
 struct Unit {
     version: u32,
@@ -66,7 +67,7 @@ struct Unit {
     writing: bool,
 }
 
-/// Takes reads into a buffer, at once or part by part, and compares what has arrived with the model.
+/// Receives reads into a buffer, alternately in place and in parts. Compares the bytes with the model.
 struct Checking<'a> {
     units: &'a RefCell<Vec<Unit>>,
     bytes: Vec<u8>,
@@ -96,7 +97,7 @@ impl Take for Checking<'_> {
     fn placed(&mut self, _: &Read) {}
 
     unsafe fn part(&mut self, _: &Read, at: usize, from: *const u8, len: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the store passes memory with `len` bytes, which do not change during this call.
         self.bytes[at..at + len].copy_from_slice(unsafe { std::slice::from_raw_parts(from, len) });
     }
 
@@ -109,27 +110,27 @@ impl Take for Checking<'_> {
     }
 }
 
-/// The test's frames, in which pages wait for their sender.
+/// The frames of the test, which contain the pages that wait for their sender.
 struct Frames(Vec<Box<[u8; PAGE]>>);
 
-/// Pages and frames whose writes have ended.
+/// The pages and frames whose writes have ended.
 type Ended = Mutex<Vec<(PageId, FrameId)>>;
 
-/// Random work on a store, and the model that it is compared with.
+/// Random work on a store, with the model that the store is compared with.
 struct Work<'a> {
     store: &'a dyn Store,
     random: Random,
     units: &'a RefCell<Vec<Unit>>,
     take: Checking<'a>,
     frames: Frames,
-    /// Frames without a write in progress.
+    /// The frames without a write in progress.
     free: Vec<u32>,
     /// Whether the store writes from frames.
     frames_wanted: bool,
     spare: Vec<u8>,
-    /// Writes that the store recognised as unchanged bytes.
+    /// The number of writes whose bytes the store recognised as unchanged.
     same: u32,
-    /// Reads.
+    /// The number of reads that were begun.
     begun: u32,
 }
 
@@ -143,7 +144,7 @@ impl Work<'_> {
         }
     }
 
-    /// Releases pages, except those with a write in progress, which may not be released.
+    /// Releases pages, except those with a write in progress, because a release of such a page is not allowed.
     fn release(&mut self, first: u32) {
         let count = (1 + self.random.below(200)).min(UNITS - first);
         let mut at = first;
@@ -166,7 +167,7 @@ impl Work<'_> {
         let Some(index) = self.free.pop() else {
             return std::thread::sleep(Duration::from_millis(1));
         };
-        // Sometimes the bytes that are held already.
+        // Some writes repeat the bytes that the store holds already.
         let may_be_same = !self.frames_wanted && unit.held && self.random.below(2) == 0;
         let changed = !may_be_same || self.random.below(2) == 0;
         unit.version += u32::from(changed);
@@ -181,7 +182,7 @@ impl Work<'_> {
             may_be_same,
             spare: self.spare.as_mut_ptr(),
         };
-        // SAFETY: `from` is a frame that does not change until the write has ended, and `to` has room for a page.
+        // SAFETY: `from` is a frame, which does not change until the write has ended. `to` has room for a page.
         let saved = unsafe { self.store.write(&write, &mut |to| to.copy_from_nonoverlapping(from, PAGE)) };
         match saved.expect("room") {
             Saved::Later => unit.writing = true,
@@ -230,7 +231,7 @@ impl Work<'_> {
     }
 }
 
-/// Random work on a store.
+/// Does random work on a store and checks the results.
 fn check(store: &dyn Store, seed: u64, frames_wanted: bool, ended: &Ended) {
     let units = RefCell::new(vec![Unit::default(); UNITS as usize]);
     let bytes = vec![0; RUN as usize * PAGE];

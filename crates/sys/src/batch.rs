@@ -1,7 +1,7 @@
-//! Drops many ranges of this process in one system call.
+//! Drops many page ranges of this process in one system call.
 //!
-//! `process_madvise(self, MADV_DONTNEED)` (Linux 6.13) saves the TLB shoot-downs that one madvise for each range would
-//! send. On a kernel without it, the same ranges go through madvise one by one.
+//! One `process_madvise(self, MADV_DONTNEED)` (Linux 6.13) causes fewer TLB shoot-downs than one `madvise` for each
+//! range. If the kernel lacks this call, the batch drops its ranges by `madvise`, one by one.
 
 use crate::descriptors;
 use crate::map::{self, Advice};
@@ -9,21 +9,21 @@ use crate::raw::{self, Errno};
 use crate::refuse::{self, Call};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Most ranges in a batch.
+/// The maximum number of ranges in a batch.
 pub const BATCH_RANGES_MAX: usize = 512;
 
-/// Ranges of this process's memory to drop together. It holds 8 KiB of plain data and a descriptor; keep it instead of
-/// making one for each use. `push` and `flush` are allocation-free and async-signal-safe. Dropping a batch forgets
-/// ranges that were not flushed.
+/// Ranges of this process's memory that are dropped together. A batch holds 8 KiB of plain data and a descriptor, so
+/// keep one instead of making one for each use. `push` and `flush` are allocation-free and async-signal-safe. Dropping
+/// a batch forgets the ranges that were not flushed.
 #[derive(Debug)]
 pub struct DontNeedBatch {
     ranges: [Range; BATCH_RANGES_MAX],
     count: usize,
-    /// A pidfd of this process, or `None` if ranges must be dropped one by one.
+    /// A pidfd of this process. `None` means that ranges are dropped one by one.
     process: Option<OwnedFd>,
 }
 
-/// A `struct iovec`.
+/// The kernel's `struct iovec`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Range {
@@ -32,9 +32,9 @@ struct Range {
 }
 
 impl DontNeedBatch {
-    /// An empty batch. `use_process_madvise` is the result of the probe
-    /// ([`crate::features::Features::process_madvise`]). If the kernel refuses the call later, the batch falls back by
-    /// itself.
+    /// Returns an empty batch. `use_process_madvise` says whether the kernel can drop many ranges in one call
+    /// ([`crate::features::Features::process_madvise`]). If the kernel refuses that call later, the batch drops ranges
+    /// one by one.
     #[must_use]
     pub fn new(use_process_madvise: bool) -> Self {
         let open = || {
@@ -45,8 +45,8 @@ impl DontNeedBatch {
         Self { ranges: [Range { addr: 0, len: 0 }; BATCH_RANGES_MAX], count: 0, process }
     }
 
-    /// Adds a range of whole pages. Merges it with the previous one if they are adjacent. Returns `false` when the
-    /// batch is full: flush and push again.
+    /// Adds a range of whole pages, and merges it with the previous range if the two are adjacent. Returns `false` when
+    /// the batch is full. The caller then flushes the batch and pushes the range again.
     #[must_use = "a full batch did not take the range"]
     pub fn push(&mut self, addr: usize, len: usize) -> bool {
         let last = self.ranges[..self.count].last_mut();
@@ -62,25 +62,26 @@ impl DontNeedBatch {
         true
     }
 
-    /// How many ranges are in the batch.
+    /// Returns the number of ranges in the batch.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether the batch is empty.
+    /// Checks whether the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Whether the next range may not fit.
+    /// Checks whether the batch holds the maximum number of ranges. A full batch only accepts a range that it can
+    /// merge.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.count == BATCH_RANGES_MAX
     }
 
-    /// Whether one call drops all ranges.
+    /// Checks whether one system call drops all ranges of the batch.
     #[must_use]
     pub fn uses_process_madvise(&self) -> bool {
         self.process.is_some()
@@ -92,10 +93,11 @@ impl DontNeedBatch {
     }
 
     /// Drops the pages of all ranges and empties the batch. Calls `refused` with the address, length and errno of each
-    /// range that the kernel did not drop (`ENOMEM` for one that is not mapped any more). All others are dropped.
+    /// range that the kernel did not drop. The errno is `ENOMEM` if the range is not mapped any more. All other ranges
+    /// are dropped.
     ///
     /// # Safety
-    /// The contents of the ranges are destroyed; the caller must own them.
+    /// The contents of the ranges are destroyed, so the caller must own them.
     pub unsafe fn flush(&mut self, mut refused: impl FnMut(usize, usize, Errno)) {
         let mut next = 0;
         while next < self.count {
@@ -106,13 +108,13 @@ impl DontNeedBatch {
                 continue;
             }
             let Range { addr, len } = self.ranges[next];
-            // SAFETY: as above.
+            // SAFETY: the caller owns the contents of every pushed range.
             match (together, unsafe { map::advise(addr, len, Advice::DontNeed) }) {
-                // The range is at fault.
+                // The kernel refuses to drop this range in any way.
                 (_, Err(errno)) => refused(addr, len, errno),
                 (Ok(_) | Err(Errno(libc::EINTR | libc::EAGAIN | libc::ENOMEM)), Ok(())) => {}
-                // The call itself is at fault: unknown, forbidden or, after a fork, for the parent. It is never used
-                // again.
+                // The kernel dropped the range by `madvise` but refused `process_madvise`. Either it does not know or
+                // forbids this call, or the pidfd names the parent after a fork. The batch never uses this call again.
                 (Err(_), Ok(())) => self.process = None,
             }
             next += 1;
@@ -120,11 +122,11 @@ impl DontNeedBatch {
         self.count = 0;
     }
 
-    /// Drops ranges from index `next` on in one call, and returns how many bytes were dropped. If the result is 0, the
-    /// first range must be dropped alone.
+    /// Drops ranges from index `next` on in one call, and returns the number of dropped bytes. If the result is 0, the
+    /// caller must drop the first range alone.
     ///
     /// # Safety
-    /// As [`DontNeedBatch::flush`].
+    /// The contents of the ranges are destroyed, so the caller must own them.
     unsafe fn drop_together(&self, next: usize) -> Result<usize, Errno> {
         let Some(process) = &self.process else {
             return Ok(0);
@@ -133,12 +135,13 @@ impl DontNeedBatch {
         let advice = libc::MADV_DONTNEED as usize;
         refuse::draw(Call::AdviseMany)?;
         let args = [process.as_raw_fd() as usize, ranges.as_ptr() as usize, ranges.len(), advice, 0, 0];
-        // SAFETY: `ranges` are iovecs the kernel reads; the caller owns the contents they name.
+        // SAFETY: the kernel only reads `ranges`, which are iovecs. The caller owns the contents of the memory they
+        // name.
         unsafe { raw::syscall(libc::SYS_process_madvise, args) }
     }
 }
 
-/// Counts the ranges that `bytes` cover wholly, and cuts the one that they cover in part.
+/// Returns the number of ranges that the first `bytes` cover wholly. Shortens a range that they cover in part.
 fn skip(ranges: &mut [Range], mut bytes: usize) -> usize {
     for (index, range) in ranges.iter_mut().enumerate() {
         if bytes < range.len {

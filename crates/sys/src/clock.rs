@@ -1,10 +1,10 @@
-//! The clock of the engine.
+//! The clock that the engine uses.
 
-/// Nanoseconds on CLOCK_MONOTONIC.
+/// Returns the time on CLOCK_MONOTONIC in nanoseconds.
 #[must_use]
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: fills a struct of ours; async-signal-safe.
+    // SAFETY: the call only writes to `time`, a local struct. It is async-signal-safe.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -1,8 +1,8 @@
 //! Copies memory that other threads and processes may change during the copy.
 //!
-//! The program's threads and other processes may write such memory at any time, so no Rust reference to it is ever
-//! formed. Only raw pointers and the C library's block functions are used. A copy taken during a write may be torn: a
-//! mix of old and new bytes. A caller that needs more must keep writers out first.
+//! Other threads of the program and other processes may write to such memory at any time. So no Rust reference to this
+//! memory is ever formed. Only raw pointers and the C library's block functions are used. A copy during a write may be
+//! torn: a mix of old and new bytes. A caller that needs a consistent copy must first keep writers out.
 
 use crate::descriptors;
 use crate::raw::{self, Errno};
@@ -11,56 +11,57 @@ use rustix::fs::{Mode, OFlags};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Copies `len` bytes. Torn values are possible.
+/// Copies `len` bytes. The copy may be torn.
 ///
 /// # Safety
-/// `src` must be mapped for reading and `dst` for writing, `len` bytes each, without overlap. No Rust reference may
-/// cover `dst`.
+/// `src` must be mapped for reading and `dst` for writing, `len` bytes each. The two ranges must not overlap. No Rust
+/// reference may cover `dst`.
 #[inline]
 pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that both ranges are mapped and do not overlap.
     unsafe {
         libc::memcpy(dst.cast::<c_void>(), src.cast::<c_void>(), len);
     }
 }
 
-/// Writes `len` zero bytes.
+/// Writes `len` zero bytes to `dst`.
 ///
 /// # Safety
-/// `dst` must be mapped for writing, `len` bytes. No Rust reference may cover it.
+/// `dst` must be mapped for writing, `len` bytes. No Rust reference may cover `dst`.
 #[inline]
 pub unsafe fn zero(dst: *mut u8, len: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that `dst` is mapped for writing.
     unsafe {
         libc::memset(dst.cast::<c_void>(), 0, len);
     }
 }
 
-/// Whether two ranges hold the same bytes.
+/// Checks whether two ranges contain the same bytes.
 ///
 /// # Safety
-/// Both must be mapped for reading, `len` bytes each.
+/// Both ranges must be mapped for reading, `len` bytes each.
 #[inline]
 #[must_use]
 pub unsafe fn equal(a: *const u8, b: *const u8, len: usize) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees that both ranges are mapped for reading.
     unsafe { libc::memcmp(a.cast::<c_void>(), b.cast::<c_void>(), len) == 0 }
 }
 
-/// This process's own memory as a file, `/proc/self/mem`. It can read pages that the process may not read, and returns
-/// an errno where a load would kill the process.
+/// This process's own memory as the file `/proc/self/mem`. Through this file, a read works even on pages without read
+/// permission. It returns an errno in cases where a load would kill the process.
 ///
-/// The file shows the process that opened it, even when a forked child reads it. So a child must open its own.
+/// The file shows the memory of the process that opened it, even when a forked child reads it. So a child must open its
+/// own.
 #[derive(Debug)]
 pub struct OwnMemory {
     fd: OwnedFd,
 }
 
 impl OwnMemory {
-    /// Opens it.
+    /// Opens `/proc/self/mem`.
     ///
     /// # Errors
-    /// `EMFILE` without a free descriptor; `ENOENT` without `/proc`.
+    /// `EMFILE` without a free descriptor, `ENOENT` without `/proc`.
     pub fn open() -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let open = || {
@@ -70,10 +71,11 @@ impl OwnMemory {
         raw::again(open).map(|fd| Self { fd: descriptors::keep(fd) })
     }
 
-    /// Fills `buf` from `addr` on.
+    /// Reads the bytes from `addr` on into the whole of `buf`.
     ///
     /// # Errors
-    /// `EIO` for an address that is not mapped or not present. The bytes before that address may be in `buf` then.
+    /// `EIO` if an address is not mapped or its page is not present. The bytes before that address may already be in
+    /// `buf`.
     pub fn read(&self, addr: usize, buf: &mut [u8]) -> Result<(), Errno> {
         let mut done = 0;
         while done < buf.len() {

@@ -1,33 +1,35 @@
-//! The descriptors that Hanare holds in a program: their numbers, for code that closes descriptors on the program's
-//! behalf.
+//! Records the numbers of the descriptors that Hanare opens inside a program. Code that closes descriptors for the
+//! program uses this record to spare them.
 //!
 //! Programs close descriptors that they did not open (`close_range`, a loop over all numbers, `dup2` onto a number).
-//! Hanare's own must survive that. So each is [kept](keep): moved to a high number, made close-on-exec, and recorded in
-//! a table. The table has one bit for each number, and a lookup takes no lock.
+//! Hanare's descriptors must survive that. So Hanare [keeps](keep) each one. It moves the descriptor to a high number,
+//! makes it close-on-exec and records it in a table. The table has one bit for each number. A lookup in the table uses
+//! no lock.
 //!
-//! Numbers belong to one process. A forked child has a copy of its parent's table but none of its engine. So the table
-//! is valid only in a process that has the [mark](crate::mark).
+//! A descriptor number belongs to one process. A forked child has a copy of its parent's table, but none of the
+//! parent's engine. So the table is valid only in a process that has the [mark](crate::mark).
 
 use crate::mark;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 
-/// Numbers that the table has a bit for. No descriptor is moved beyond them, and one beyond them is not recorded.
+/// The count of descriptor numbers in the table. No descriptor is moved to a higher number, and higher numbers are not
+/// recorded.
 const NUMBERS: usize = 1 << 20;
 const WORD_BITS: usize = u64::BITS as usize;
-/// Hanare's numbers begin below this one: the kernel's table of a process has an entry for each number up to the
-/// highest.
+/// The search for a free high number begins below this number. Much higher numbers would cost memory. The
+/// kernel's table of a process has an entry for each number up to the highest.
 const TOP: u64 = 1024;
-/// The limit on descriptors while room is being made. It leaves many numbers free, however many the program uses.
+/// The limit on descriptors while [`Room`] raises it. It leaves many numbers free, however many the program uses.
 const RAISED: u64 = 1 << 19;
-/// The lowest number used. Those below are the program's standard streams.
+/// The lowest number that a descriptor is moved to. Lower numbers are the program's standard streams.
 const LOWEST: u64 = 3;
 
 static NOTED: [AtomicU64; NUMBERS / WORD_BITS] = [const { AtomicU64::new(0) }; NUMBERS / WORD_BITS];
-/// The lowest number ever recorded.
+/// The lowest number that was ever recorded.
 static FIRST: AtomicI32 = AtomicI32::new(i32::MAX);
-/// The highest number ever recorded.
+/// The highest number that was ever recorded.
 static LAST: AtomicI32 = AtomicI32::new(-1);
 
 fn word_of(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
@@ -35,12 +37,12 @@ fn word_of(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
     Some((&NOTED[number / WORD_BITS], 1 << (number % WORD_BITS)))
 }
 
-/// Moves one of Hanare's descriptors out of the program's way, makes it close-on-exec and records it. It keeps its
-/// number if no higher one is free.
+/// Moves one of Hanare's descriptors to a high number, makes it close-on-exec and records it. If no high number is
+/// free, the descriptor keeps its number.
 #[must_use]
 pub fn keep(fd: OwnedFd) -> OwnedFd {
     let own = copy_high(&fd).unwrap_or(fd);
-    // This cannot fail for an open descriptor, and most are close-on-exec already.
+    // This call cannot fail for an open descriptor. Most descriptors are close-on-exec already.
     let closes = rustix::io::fcntl_setfd(&own, rustix::io::FdFlags::CLOEXEC);
     debug_assert!(closes.is_ok());
     if let Some((word, bit)) = word_of(own.as_raw_fd()) {
@@ -51,7 +53,7 @@ pub fn keep(fd: OwnedFd) -> OwnedFd {
     own
 }
 
-/// A copy with a high number.
+/// Returns a copy of the descriptor with a high number. Returns `None` if no such number is free.
 fn copy_high(fd: impl AsFd) -> Option<OwnedFd> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(TOP).min(TOP);
     let least = [limit.saturating_sub(64), limit.saturating_sub(256), limit / 2];
@@ -59,7 +61,7 @@ fn copy_high(fd: impl AsFd) -> Option<OwnedFd> {
     least.iter().filter(|&&least| least >= LOWEST).find_map(copy)
 }
 
-/// Whether `more` descriptors can be opened now. It must not open any to find out, because another thread of the
+/// Checks whether `more` descriptors can be opened now. The check must not open any, because another thread of the
 /// program may rely on getting the lowest free number.
 fn can_have(more: usize) -> bool {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).min(i32::MAX as u64) as RawFd;
@@ -73,35 +75,35 @@ fn can_have(more: usize) -> bool {
     free >= more
 }
 
-/// Numbers examined by one system call.
+/// The count of descriptor numbers that one system call examines.
 const LOOKED_AT: usize = 64;
-/// Most numbers examined in all.
+/// The maximum count of descriptor numbers that one check examines.
 const LOOKED_AT_MAX: RawFd = 4096;
 
-/// How many of these numbers, at most [`LOOKED_AT`], are free. A descriptor opened with O_PATH counts as free. In a
-/// program with many such descriptors, the shortage may show only when a descriptor is opened.
+/// Returns how many of these numbers are free. The range has at most [`LOOKED_AT`] numbers. A descriptor that was
+/// opened with O_PATH counts as free. So a program with many such descriptors may find too late that no number is free.
 fn free_among(start: RawFd, end: RawFd) -> usize {
     let mut asked = [const { libc::pollfd { fd: -1, events: 0, revents: 0 } }; LOOKED_AT];
     let count = asked.iter_mut().zip(start..end).map(|(entry, fd)| entry.fd = fd).count();
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let args = [asked.as_mut_ptr() as usize, count, &raw const now as usize, 0, 0, 0];
-    // SAFETY: entries and time are ours. Asking for no event of a descriptor changes nothing.
+    // SAFETY: the entries and the time are local. The call asks for no event of a descriptor, so it changes nothing.
     match unsafe { crate::syscall(libc::SYS_ppoll, args) } {
         Ok(_) => asked[..count].iter().filter(|entry| entry.revents & libc::POLLNVAL != 0).count(),
         Err(_) => 0,
     }
 }
 
-/// Room for Hanare's descriptors in a process that has used up its own. While this lives, the limit of the process may
-/// be higher. Descriptors above the old limit stay open afterwards.
+/// Room for Hanare's descriptors in a process that has used up its own limit. While this value lives, the limit of the
+/// process may be higher. Descriptors above the old limit stay open afterwards.
 #[derive(Debug)]
 pub struct Room {
     before: Option<Rlimit>,
 }
 
 impl Room {
-    /// Makes room for `more` descriptors, above the program's limit if necessary. Returns `None` if the hard limit does
-    /// not allow it.
+    /// Makes room for `more` descriptors, and raises the program's limit if necessary. Returns `None` if the hard limit
+    /// is too low.
     #[must_use]
     pub fn make(more: usize) -> Option<Self> {
         if can_have(more) {
@@ -119,19 +121,20 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         if let Some(before) = self.before.take() {
-            // Lowering one's own limit is always allowed.
+            // A process may always lower its own limit.
             let lowered = setrlimit(Resource::Nofile, before);
             debug_assert!(lowered.is_ok());
         }
     }
 }
 
-/// Removes a descriptor that its owner is about to close from the table. Returns false if it was not recorded.
+/// Removes a descriptor from the table. Its owner is about to close it. Returns false if the descriptor was not
+/// recorded.
 pub fn forget(fd: RawFd) -> bool {
     word_of(fd).is_some_and(|(word, bit)| word.fetch_and(!bit, AcqRel) & bit != 0)
 }
 
-/// Whether a number is one of Hanare's descriptors in this process.
+/// Checks whether a number is one of Hanare's descriptors in this process.
 #[inline]
 #[must_use]
 pub fn is_own(fd: RawFd) -> bool {
@@ -142,11 +145,11 @@ fn is_noted(fd: RawFd) -> bool {
     word_of(fd).is_some_and(|(word, bit)| word.load(Acquire) & bit != 0)
 }
 
-/// Visits the numbers `first..=last` except Hanare's own descriptors, as ascending ranges with both ends included.
-/// Stops at an error.
+/// Calls `visit` for the numbers `first..=last` except Hanare's own descriptors. Each call gets a range with both ends
+/// included, in ascending order. Stops at the first error.
 ///
 /// # Errors
-/// The visitor's.
+/// The error of `visit`.
 pub fn others<E>(first: u32, last: u32, mut visit: impl FnMut(u32, u32) -> Result<(), E>) -> Result<(), E> {
     let mut from = first;
     if mark::is_set() {
@@ -166,22 +169,22 @@ pub fn others<E>(first: u32, last: u32, mut visit: impl FnMut(u32, u32) -> Resul
     if from <= last { visit(from, last) } else { Ok(()) }
 }
 
-/// How many descriptors are recorded.
+/// Returns the number of recorded descriptors.
 #[must_use]
 pub fn count() -> usize {
     (FIRST.load(Acquire).max(0)..=LAST.load(Acquire)).filter(|&fd| is_noted(fd)).count()
 }
 
-/// Gives the calling thread a descriptor table of its own, with copies of Hanare's descriptors only. They stay open
-/// while the thread lives, even if the program closes the originals by direct system calls. Returns false, with nothing
-/// changed, if the kernel refuses.
+/// Makes a separate descriptor table for the calling thread, with copies of Hanare's descriptors only. The copies stay
+/// open while the thread lives, even if the program closes the originals by direct system calls. Returns false if the
+/// kernel refuses; then nothing has changed.
 #[must_use]
 pub fn hold() -> bool {
     let mut apart = false;
     let closed = others(0, u32::MAX, |first, last| {
         let flags = libc::CLOSE_RANGE_UNSHARE as usize;
-        // SAFETY: plain numbers. The first call gives this thread its own table before anything is closed. If it fails,
-        // there is no second call.
+        // SAFETY: the call takes only integers. The first call separates this thread's table before it closes anything.
+        // If the first call fails, no second call follows.
         unsafe { crate::syscall(libc::SYS_close_range, [first as usize, last as usize, flags, 0, 0, 0]) }.map(|_| {
             apart = true;
         })
@@ -203,7 +206,7 @@ mod tests {
         seen
     }
 
-    /// One test, because the table belongs to the process.
+    /// All checks are in one test, because the table belongs to the whole process.
     #[test]
     fn kept_descriptors_are_high_close_on_exec_and_skipped() {
         mark::set().unwrap();
@@ -220,27 +223,27 @@ mod tests {
             let look = || {
                 let apart = hold();
                 let own = rustix::io::fcntl_getfd(&fd).is_ok();
-                // SAFETY: asks about a number.
+                // SAFETY: the call only asks for the flags of a number.
                 (apart, own, unsafe { libc::fcntl(0, libc::F_GETFD) })
             };
             scope.spawn(look).join().unwrap()
         });
         assert_eq!(held, (true, true, -1));
-        // SAFETY: asks about a number.
+        // SAFETY: the call only asks for the flags of a number.
         assert_ne!(unsafe { libc::fcntl(0, libc::F_GETFD) }, -1, "the others keep theirs");
         assert_eq!((free_among(number, number + 1), free_among(-2, 0)), (0, 0));
         assert!(can_have(8) && !can_have(1 << 30) && Room::make(8).is_some());
         assert!(forget(number) && !is_own(number) && !forget(number));
         assert!(!is_own(-1) && !is_own(i32::MAX));
         let fd = keep(fd);
-        // SAFETY: as for fork. The child only ends.
+        // SAFETY: this clone without flags works like fork, and the child only exits.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
         if child == 0 {
-            // SAFETY: ends the child at once.
+            // SAFETY: `_exit` ends the child at once.
             unsafe { libc::_exit(i32::from(is_own(fd.as_raw_fd()))) };
         }
         let mut status = -1;
-        // SAFETY: waits for our own child.
+        // SAFETY: `waitpid` waits for the child made above and writes to `status`.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0, "a child has none of its parent's");
         forget(fd.as_raw_fd());

@@ -1,20 +1,21 @@
-//! The environment as a process finds it when it starts.
+//! Reads the environment of this process.
 
 use std::ffi::{CStr, OsString, c_char};
 use std::os::unix::ffi::OsStringExt;
 
-/// Copies the variables whose names begin with `prefix`, in one pass, because every program that a run starts does
-/// this.
+/// Copies the environment variables whose names begin with `prefix`. It reads the environment only once, because every
+/// program of a run does this at its start.
 ///
 /// # Safety
-/// No other thread changes the environment meanwhile.
+/// No other thread may change the environment during this call.
 #[must_use]
 pub unsafe fn beginning_with(prefix: &str) -> Vec<(OsString, OsString)> {
     unsafe extern "C" {
         static environ: *const *const c_char;
     }
     let mut found = Vec::new();
-    // SAFETY: null, or an array of terminated texts that ends with null. Nobody changes it, as the caller promises.
+    // SAFETY: `environ` is null, or an array of terminated strings that ends with null. The caller guarantees that no
+    // thread changes the array.
     unsafe {
         let mut at = environ;
         while !at.is_null() && !(*at).is_null() {

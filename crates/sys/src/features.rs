@@ -1,7 +1,7 @@
-//! The kernel features that work for this process on this machine, as plain data. Experiments find them. Features that
-//! the user disabled count as absent.
+//! The kernel features that work for this process on this machine, as plain data. [`Features::probe`] finds them by
+//! experiments. A feature that the user disabled counts as absent.
 //!
-//! This room decides nothing: the runtime chooses the trap mode.
+//! This module decides nothing. The runtime chooses the trap mode from these data.
 
 use crate::probe;
 use crate::uffd::{UffdAccess, feature};
@@ -11,47 +11,48 @@ use std::path::Path;
 /// The environment variable that disables features.
 pub const DISABLE_VARIABLE: &str = "HANARE_DISABLE";
 
-/// Why the settings were not read.
+/// The reasons why `HANARE_DISABLE` could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FeaturesError {
     /// `HANARE_DISABLE` contains an unknown word.
     #[error("HANARE_DISABLE: unknown word {word:?}; the words are {}", Disabled::WORDS.join(", "))]
     UnknownWord {
-        /// The word.
+        /// The unknown word.
         word: String,
     },
-    /// The variable is not text.
+    /// `HANARE_DISABLE` is not valid Unicode text.
     #[error("HANARE_DISABLE is not valid text; the words are {}", Disabled::WORDS.join(", "))]
     NotText,
 }
 
-/// Features that are treated as if the machine lacked them.
+/// The features that are treated as if the machine lacked them. Each field's comment begins with its word in
+/// `HANARE_DISABLE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Disabled {
-    /// `move`: UFFDIO_MOVE.
+    /// `move`: moving pages by UFFDIO_MOVE.
     pub move_: bool,
     /// `wp`: write-protect faults, and therefore also `wp_async`.
     pub wp: bool,
     /// `wp_async`: asynchronous write protection.
     pub wp_async: bool,
-    /// `userfaultfd`: all of userfaultfd.
+    /// `userfaultfd`: every way to open userfaultfd.
     pub userfaultfd: bool,
     /// `user_mode_only`: opening userfaultfd for user-mode faults only.
     pub user_mode_only: bool,
-    /// `kernel_faults`: opening userfaultfd with full rights. Only user-mode faults then remain.
+    /// `kernel_faults`: opening userfaultfd with full rights. Then only user-mode faults can be trapped.
     pub kernel_faults: bool,
     /// `process_madvise`: dropping many ranges in one call.
     pub process_madvise: bool,
     /// `thp`: transparent huge pages.
     pub thp: bool,
-    /// `pagemap_scan`: PAGEMAP_SCAN.
+    /// `pagemap_scan`: finding written pages by PAGEMAP_SCAN.
     pub pagemap_scan: bool,
     /// `guards`: guard pages in shared memory.
     pub guards: bool,
 }
 
 impl Disabled {
-    /// The words that [`Disabled::parse`] knows.
+    /// The words that [`Disabled::parse`] accepts.
     pub const WORDS: [&'static str; 10] = [
         "move",
         "wp",
@@ -65,10 +66,10 @@ impl Disabled {
         "guards",
     ];
 
-    /// Reads a comma-separated list; spaces around words and empty words are ignored.
+    /// Reads a comma-separated list of words. Spaces around words and empty words are ignored.
     ///
     /// # Errors
-    /// [`FeaturesError::UnknownWord`].
+    /// [`FeaturesError::UnknownWord`] if a word is not in [`Disabled::WORDS`].
     pub fn parse(list: &str) -> Result<Self, FeaturesError> {
         let mut disabled = Self::default();
         for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -77,10 +78,10 @@ impl Disabled {
         Ok(disabled)
     }
 
-    /// Reads `HANARE_DISABLE`; unset means nothing is disabled.
+    /// Reads the environment variable `HANARE_DISABLE`. Nothing is disabled if the variable is unset.
     ///
     /// # Errors
-    /// [`FeaturesError`].
+    /// [`FeaturesError`] if the variable is not text or contains an unknown word.
     pub fn from_env() -> Result<Self, FeaturesError> {
         match std::env::var(DISABLE_VARIABLE) {
             Ok(list) => Self::parse(&list),
@@ -106,19 +107,19 @@ impl Disabled {
     }
 }
 
-/// The result of one way to open userfaultfd.
+/// The result of trying one way to open userfaultfd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attempt {
-    /// It works.
+    /// This way works.
     Works,
-    /// The kernel refused with this errno.
+    /// The kernel refused this way with this errno.
     Refused(i32),
-    /// `HANARE_DISABLE` disables it.
+    /// `HANARE_DISABLE` disables this way.
     Disabled,
 }
 
 impl Attempt {
-    /// Whether it works.
+    /// Checks whether this way works.
     #[must_use]
     pub fn works(self) -> bool {
         self == Self::Works
@@ -135,21 +136,21 @@ impl fmt::Display for Attempt {
     }
 }
 
-/// Where the kernel uses transparent huge pages for anonymous memory.
+/// The kernel's setting for transparent huge pages of anonymous memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Thp {
-    /// Wherever possible.
+    /// The kernel uses huge pages wherever possible.
     Always,
-    /// Where madvise asks for it.
+    /// The kernel uses huge pages only for memory that asked for them by madvise.
     Madvise,
-    /// Nowhere.
+    /// The kernel uses no huge pages.
     Never,
-    /// The kernel has none, or `HANARE_DISABLE` disables them.
+    /// The kernel has no huge pages, or `HANARE_DISABLE` disables them.
     Unavailable,
 }
 
 impl Thp {
-    /// Whether memory that asks for huge pages can get them.
+    /// Checks whether memory that asks for huge pages can get them.
     #[must_use]
     pub fn usable(self) -> bool {
         matches!(self, Self::Always | Self::Madvise)
@@ -165,20 +166,20 @@ impl Thp {
     }
 }
 
-/// The state of `/dev/userfaultfd`.
+/// The state of the device file `/dev/userfaultfd`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceNode {
-    /// It does not exist (a kernel before 6.1, or a container without it).
+    /// The file does not exist (a kernel before 6.1, or a container without the file).
     Absent,
-    /// It exists.
+    /// The file exists.
     Present {
-        /// This process may open it for reading and writing.
+        /// Whether this process may open the file for reading and writing.
         permitted: bool,
-        /// Permission bits, such as 0o600.
+        /// The permission bits of the file, such as 0o600.
         mode: u32,
-        /// Owner.
+        /// The user id of the file's owner.
         uid: u32,
-        /// Group.
+        /// The group id of the file.
         gid: u32,
     },
 }
@@ -186,62 +187,62 @@ pub enum DeviceNode {
 /// The features that work for this process on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Features {
-    /// The best way to open userfaultfd.
+    /// The best way to open userfaultfd that works.
     pub access: UffdAccess,
-    /// Opening by the system call with full rights.
+    /// The result of opening by the system call with full rights.
     pub syscall: Attempt,
-    /// Opening through `/dev/userfaultfd`.
+    /// The result of opening through `/dev/userfaultfd`.
     pub device: Attempt,
-    /// Opening by the system call for user-mode faults only.
+    /// The result of opening by the system call for user-mode faults only.
     pub user_mode_only: Attempt,
-    /// Missing pages trap and COPY resolves them.
+    /// Whether missing pages trap and COPY resolves the faults.
     pub missing: bool,
-    /// Write-protect faults.
+    /// Whether writes to write-protected pages can be trapped.
     pub wp: bool,
-    /// UFFDIO_MOVE.
+    /// Whether UFFDIO_MOVE moves pages.
     pub move_: bool,
-    /// Asynchronous write protection.
+    /// Whether the kernel can resolve write-protect faults itself and record them (`UFFD_FEATURE_WP_ASYNC`).
     pub wp_async: bool,
-    /// Faults as SIGBUS in the faulting thread.
+    /// Whether userfaultfd can raise a SIGBUS in the faulting thread instead of reporting the fault.
     pub sigbus: bool,
-    /// Fault events contain the thread id.
+    /// Whether fault events can contain the thread id.
     pub thread_id: bool,
-    /// Minor faults of shared memory trap.
+    /// Whether minor faults of shared memory can be trapped.
     pub minor_shmem: bool,
-    /// UFFDIO_CONTINUE resolves minor faults.
+    /// Whether UFFDIO_CONTINUE resolves minor faults.
     pub continue_: bool,
-    /// UFFDIO_POISON.
+    /// Whether UFFDIO_POISON works.
     pub poison: bool,
-    /// Fork events are available (needs `CAP_SYS_PTRACE`).
+    /// Whether fork events are available. They need `CAP_SYS_PTRACE`.
     pub event_fork: bool,
-    /// `process_madvise(self, MADV_DONTNEED)`.
+    /// Whether `process_madvise(self, MADV_DONTNEED)` works.
     pub process_madvise: bool,
-    /// PAGEMAP_SCAN on asynchronously write-protected memory; needs `wp_async`.
+    /// Whether PAGEMAP_SCAN works on asynchronously write-protected memory. It needs `wp_async`.
     pub pagemap_scan: bool,
-    /// Guard pages in shared memory (MADV_GUARD_INSTALL).
+    /// Whether guard pages work in shared memory (MADV_GUARD_INSTALL).
     pub guards: bool,
-    /// Transparent huge pages.
+    /// The kernel's setting for transparent huge pages.
     pub thp: Thp,
-    /// How many mappings a process may have (`vm.max_map_count`).
+    /// The number of mappings that a process may have (`vm.max_map_count`). `None` if it is unknown.
     pub max_map_count: Option<u64>,
     /// The kernel's release, such as `6.18.44`.
     pub kernel_release: String,
-    /// `vm.unprivileged_userfaultfd`.
+    /// The value of `vm.unprivileged_userfaultfd`. `None` if the kernel does not have this setting.
     pub unprivileged_userfaultfd: Option<u64>,
-    /// `/dev/userfaultfd`.
+    /// The state of `/dev/userfaultfd`.
     pub device_node: DeviceNode,
 }
 
 impl Features {
-    /// Whether pages can be moved, according to the kernel. This takes one call or two; [`Features::probe`] tries it
-    /// out instead.
+    /// Checks whether the kernel reports support for UFFDIO_MOVE. This takes one or two attempts to open userfaultfd
+    /// and moves no page. [`Features::probe`] moves a page instead.
     #[must_use]
     pub fn kernel_moves(disabled: &Disabled) -> bool {
         !disabled.move_
             && [UffdAccess::Syscall, UffdAccess::Device].into_iter().any(|access| probe::has(access, feature::MOVE))
     }
 
-    /// Tries everything that `disabled` does not exclude, on a few pages of its own. Takes about a millisecond.
+    /// Tries every feature that `disabled` does not exclude, on a few pages of its own. This takes about a millisecond.
     #[must_use]
     pub fn probe(disabled: &Disabled) -> Self {
         let full = |access| {

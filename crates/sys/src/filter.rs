@@ -1,7 +1,7 @@
-//! A seccomp filter: system calls that this process and its children can no longer make.
+//! A seccomp filter, which makes some system calls of this process and its children fail.
 //!
-//! See `seccomp(2)`. A filter is permanent and inherited. Calls that it allows cost almost nothing more, because the
-//! kernel caches which these are.
+//! See `seccomp(2)`. A filter is permanent and inherited. Allowed calls cost almost nothing more, because the kernel
+//! caches which calls the filter always allows.
 
 use crate::raw::{self, Errno};
 
@@ -21,7 +21,7 @@ const RETURN: u16 = 0x06;
 const NR_OFFSET: u32 = 0;
 const ARCH_OFFSET: u32 = 4;
 
-/// `struct sock_filter`.
+/// The kernel's `struct sock_filter`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Instruction {
@@ -31,24 +31,24 @@ struct Instruction {
     value: u32,
 }
 
-/// `struct sock_fprog`.
+/// The kernel's `struct sock_fprog`.
 #[repr(C)]
 struct Program {
     len: u16,
     instructions: *const Instruction,
 }
 
-/// The calls that the filter refuses.
+/// The system calls that the filter refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// Asynchronous I/O: `io_uring_setup` and `io_setup` fail with `ENOSYS`.
     AsyncIo,
-    /// The same, and direct I/O: opening a file with `O_DIRECT`, or setting it later, fails with `EINVAL`, as on file
-    /// systems without it.
+    /// Asynchronous I/O as in `AsyncIo`, and direct I/O. Opening a file with `O_DIRECT`, or setting this flag later,
+    /// fails with `EINVAL`, as on file systems without direct I/O.
     AsyncAndDirectIo,
 }
 
-/// A system call to be refused, if one of its arguments meets the condition.
+/// A system call that the filter refuses if its arguments meet all conditions.
 struct Rule {
     number: libc::c_long,
     errno: i32,
@@ -57,17 +57,17 @@ struct Rule {
 
 #[derive(Clone, Copy)]
 enum Condition {
-    /// The lower half of this argument has this value.
+    /// The lower half of the argument with this index (first number) equals this value (second number).
     Is(u32, u32),
-    /// The lower half of this argument has any of these bits.
+    /// The lower half of the argument with this index (first number) has any of these bits (second number).
     Has(u32, u32),
 }
 
 impl Condition {
     fn argument(self) -> u32 {
         let (Self::Is(index, _) | Self::Has(index, _)) = self;
-        // Arguments are 64 bits wide and little-endian. They follow the number, the architecture and the instruction
-        // pointer.
+        // In `struct seccomp_data`, the arguments are 64 bits wide and little-endian. They follow the call's number,
+        // the architecture and the instruction pointer.
         16 + 8 * index
     }
 }
@@ -81,7 +81,8 @@ const ASYNC_IO: [Rule; 2] = [
 
 const DIRECT_IO: [Rule; 3] = [
     Rule { number: libc::SYS_openat, errno: libc::EINVAL, conditions: [Some(Condition::Has(2, DIRECT)), None] },
-    // The flags of openat2 are in memory, which a filter cannot read. Programs fall back to openat.
+    // The flags of openat2 are in memory, which a filter cannot read. So the filter refuses every openat2, and programs
+    // fall back to openat.
     Rule { number: libc::SYS_openat2, errno: libc::ENOSYS, conditions: [None; 2] },
     Rule {
         number: libc::SYS_fcntl,
@@ -96,13 +97,14 @@ const OPEN: [Rule; 1] =
 #[cfg(not(target_arch = "x86_64"))]
 const OPEN: [Rule; 0] = [];
 
-/// Makes calls fail in this process and its children from now on. Without `CAP_SYS_ADMIN`, programs that they execute
-/// can no longer gain privileges (`PR_SET_NO_NEW_PRIVS`). A process that inherited a filter keeps it.
+/// Makes the `refused` calls fail in this process and its children from now on. Does nothing if `io_setup` already
+/// fails with `ENOSYS`, as it does under an inherited filter. Without `CAP_SYS_ADMIN`, programs that these processes
+/// execute can no longer gain privileges (`PR_SET_NO_NEW_PRIVS`).
 ///
 /// # Errors
-/// `EINVAL` or `ENOSYS` on a kernel without seccomp filters; `ESRCH` if another thread has a filter of its own.
+/// `EINVAL` or `ENOSYS` if the kernel has no seccomp filters. `ESRCH` if another thread has a filter of its own.
 pub fn refuse(refused: Refused) -> Result<(), Errno> {
-    // SAFETY: asks for a context with no events, which the kernel always refuses.
+    // SAFETY: this `io_setup` asks for a context with no events, which the kernel always refuses.
     if unsafe { raw::syscall(libc::SYS_io_setup, [0; 6]) } == Err(Errno(libc::ENOSYS)) {
         return Ok(());
     }
@@ -117,7 +119,7 @@ pub fn refuse(refused: Refused) -> Result<(), Errno> {
     program.push(Instruction { code: RETURN, if_equal: 0, if_not: 0, value: RET_ALLOW });
     match install(&program) {
         Err(Errno(libc::EACCES)) => {
-            // SAFETY: plain integers.
+            // SAFETY: this `prctl` takes only integers, and no pointer.
             unsafe { raw::syscall(libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0]) }?;
             install(&program)
         }
@@ -125,7 +127,7 @@ pub fn refuse(refused: Refused) -> Result<(), Errno> {
     }
 }
 
-/// Adds the instructions of a rule. Each test that fails jumps behind them.
+/// Adds the instructions of a rule to the program. A test that fails jumps to the end of these instructions.
 fn compile(rule: &Rule, program: &mut Vec<Instruction>) {
     let conditions = rule.conditions.iter().flatten();
     let number = (NR_OFFSET, JUMP_EQUAL, rule.number as u32);
@@ -136,7 +138,7 @@ fn compile(rule: &Rule, program: &mut Vec<Instruction>) {
         }))
         .collect();
     for (index, &(offset, code, value)) in tests.iter().enumerate() {
-        // Instructions to jump over: the remaining tests, two instructions each, and the answer.
+        // The number of instructions to jump over: two for each remaining test, and one that returns the errno.
         let behind = 2 * (tests.len() - index - 1) as u8 + 1;
         program.push(Instruction { code: LOAD_WORD, if_equal: 0, if_not: 0, value: offset });
         program.push(Instruction { code, if_equal: 0, if_not: behind, value });
@@ -146,10 +148,10 @@ fn compile(rule: &Rule, program: &mut Vec<Instruction>) {
 
 fn install(program: &[Instruction]) -> Result<(), Errno> {
     let program = Program { len: program.len() as u16, instructions: program.as_ptr() };
-    // SAFETY: a struct sock_fprog whose instructions live until the call returns.
+    // SAFETY: `program` is a struct sock_fprog whose instructions live until the call returns.
     let answer = unsafe {
         raw::syscall(libc::SYS_seccomp, [SET_MODE_FILTER, FLAG_TSYNC, &raw const program as usize, 0, 0, 0])
     }?;
-    // A positive result is the thread that could not take the filter.
+    // A positive result is the id of a thread that could not adopt the filter.
     if answer == 0 { Ok(()) } else { Err(Errno(libc::ESRCH)) }
 }

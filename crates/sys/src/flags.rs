@@ -1,19 +1,21 @@
 //! A few flags of each thread, at a fixed distance from its thread pointer.
 //!
-//! The `thread_local!` variables of a shared library are found through a table of the C library. That table comes from
-//! the program's own allocator if it has one, so it may be far. A thread that must read it first could not resolve a
-//! fault. These flags use the space that is reserved for libraries loaded with the program. A few bytes of it are also
-//! available to libraries loaded later.
+//! A shared library finds its `thread_local!` variables through a table of the C library. This table comes from the
+//! program's own allocator if there is one. So the table may itself be paged out, and a thread that needs it could not
+//! resolve a fault.
+//!
+//! These flags do not need the table. They use the space that the C library reserves for libraries loaded with the
+//! program. A few bytes of this space are also available to libraries loaded later.
 
-/// One flag of the calling thread, unset at its start.
+/// One flag of the calling thread. It is unset when the thread starts.
 #[derive(Debug)]
 pub struct Flag(u8);
 
-/// Whether the thread is one of Hanare's, or acts as one.
+/// Set if the thread is one of Hanare's own, or acts as one.
 pub static OWN: Flag = Flag(0);
-/// Whether the calling thread is in a fork.
+/// Set while the calling thread forks.
 pub static FORKS: Flag = Flag(1);
-/// Whether the C library's allocations in this thread belong to a locale.
+/// Set while the calling thread allocates memory for a locale of the C library.
 pub static SETS_LOCALE: Flag = Flag(2);
 
 impl Flag {
@@ -22,22 +24,22 @@ impl Flag {
         flags_of_thread().wrapping_add(usize::from(self.0))
     }
 
-    /// Whether it is set.
+    /// Returns whether the flag is set.
     #[inline]
     #[must_use]
     pub fn get(&self) -> bool {
-        // SAFETY: one of the calling thread's bytes, which no other code accesses.
+        // SAFETY: the address is one of the calling thread's flag bytes, which no other thread accesses.
         unsafe { self.byte().read() != 0 }
     }
 
-    /// Sets or clears it.
+    /// Sets or clears the flag.
     #[inline]
     pub fn set(&self, value: bool) {
-        // SAFETY: as above.
+        // SAFETY: the address is one of the calling thread's flag bytes, which no other thread accesses.
         unsafe { self.byte().write(u8::from(value)) };
     }
 
-    /// The same. Returns the previous value.
+    /// Sets or clears the flag and returns its previous value.
     #[inline]
     pub fn replace(&self, value: bool) -> bool {
         let before = self.get();
@@ -46,7 +48,7 @@ impl Flag {
     }
 }
 
-// Eight zero bytes for each thread, visible within one library only.
+// Eight zero bytes for each thread. The symbol is visible only within one library.
 core::arch::global_asm!(
     ".section .tbss.hanare_flags,\"awT\",@nobits",
     ".globl hanare_flags",
@@ -59,12 +61,12 @@ core::arch::global_asm!(
     ".text",
 );
 
-/// The address of the calling thread's flags.
+/// Returns the address of the calling thread's flags.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn flags_of_thread() -> *mut u8 {
     let flags: *mut u8;
-    // SAFETY: reads the distance that the dynamic linker stored, and the thread's own address.
+    // SAFETY: the instructions only read the distance that the dynamic linker stored, and the thread pointer.
     unsafe {
         core::arch::asm!(
             "mov {flags}, qword ptr [rip + hanare_flags@GOTTPOFF]",
@@ -76,12 +78,12 @@ fn flags_of_thread() -> *mut u8 {
     flags
 }
 
-/// The address of the calling thread's flags.
+/// Returns the address of the calling thread's flags.
 #[cfg(target_arch = "aarch64")]
 #[inline]
 fn flags_of_thread() -> *mut u8 {
     let flags: *mut u8;
-    // SAFETY: reads the distance that the dynamic linker stored, and the thread's own address.
+    // SAFETY: the instructions only read the distance that the dynamic linker stored, and the thread pointer.
     unsafe {
         core::arch::asm!(
             "mrs {flags}, tpidr_el0",

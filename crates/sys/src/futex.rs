@@ -1,7 +1,7 @@
-//! Sleeping on a word. The lock that is built on it is in `lock.rs`.
+//! Lets threads sleep on a word until another thread wakes them. The lock in `lock.rs` uses these functions.
 //!
-//! Unlike `std::sync`, nothing here allocates, poisons, or calls a function that the program could have replaced. Words
-//! are private to the process, unless a name contains "shared".
+//! Unlike `std::sync`, nothing here allocates, poisons, or calls a function that the program could have replaced. Only
+//! the functions with "shared" in their names work between processes.
 
 use crate::raw::Errno;
 use rustix::thread::futex::{self as kernel, Flags, Timespec};
@@ -10,18 +10,19 @@ use std::time::Duration;
 
 pub use crate::lock::{Lock, LockCell, LockCellGuard, LockGuard};
 
-/// Why a wait ended.
+/// The reasons why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Another thread woke the word, a signal came, or the wake was spurious. Read the word again.
+    /// Another thread woke this one, a signal arrived, or the wake was spurious. The caller must read the word again.
     Woken,
     /// The word did not hold the expected value.
     Changed,
-    /// The time was over.
+    /// The timeout has passed.
     TimedOut,
 }
 
-/// Sleeps while `word` holds `expected`, at most for `timeout`. May return early, so callers loop on the word.
+/// Sleeps while `word` holds `expected`, at most for `timeout`. It may return early, so the caller checks the word in a
+/// loop.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Wait {
     let limit = timeout.map(|time| Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
@@ -34,24 +35,24 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Wait 
     }
 }
 
-/// Wakes one thread that sleeps on `word`. Returns whether there was one.
+/// Wakes one thread that sleeps on `word`. Returns true if a thread was woken.
 pub fn wake_one(word: &AtomicU32) -> bool {
     kernel::wake(word, Flags::PRIVATE, 1).is_ok_and(|woken| woken > 0)
 }
 
-/// Wakes all threads that sleep on `word`. Returns how many.
+/// Wakes all threads that sleep on `word`. Returns the number of woken threads.
 pub fn wake_all(word: &AtomicU32) -> usize {
     kernel::wake(word, Flags::PRIVATE, i32::MAX as u32).unwrap_or(0)
 }
 
-/// Like [`wait`] without a limit, on a word in memory that processes share.
+/// Like [`wait`] without a timeout, on a word in memory that several processes share.
 pub fn wait_shared(word: &AtomicU32, expected: u32) {
-    // Ignored: the caller reads the word again in any case.
+    // The result is ignored because the caller reads the word again in any case.
     let _ = kernel::wait(word, Flags::empty(), expected, None);
 }
 
 /// Wakes all threads of all processes that sleep on `word` by [`wait_shared`].
 pub fn wake_shared(word: &AtomicU32) {
-    // Ignored: it fails only for a word outside memory, and this one is borrowed.
+    // The result is ignored. The call fails only for an invalid address, and `word` is a valid reference.
     let _ = kernel::wake(word, Flags::empty(), i32::MAX as u32);
 }

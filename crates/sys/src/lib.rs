@@ -1,14 +1,14 @@
-//! All unsafe Linux of Hanare: userfaultfd, fault signals, mappings, pagemap, futexes, threads, and
-//! what the machine allows.
+//! All unsafe Linux code of Hanare: userfaultfd, fault signals, mappings, pagemap, futexes and threads. The crate also
+//! finds out what the machine allows.
 //!
-//! This room knows the kernel and nothing else: no page states, policies, servers or programs. Addresses are `usize`,
+//! This crate knows the kernel and nothing else: no page states, policies, servers or programs. Addresses are `usize`,
 //! because the memory behind them belongs to the program and never to a Rust reference. Functions that can change or
-//! destroy such memory are `unsafe`. Functions that only observe it, or make accesses to it trap, are safe.
+//! destroy such memory are `unsafe`. Functions that only observe the memory, or make accesses to it trap, are safe.
 //!
-//! Everything that the fault path uses ([`uffd`], [`batch`], [`futex`], [`copy`](mod@copy), the handlers of [`signal`],
-//! [`map::protect`], [`thread::cpu_of`]) allocates nothing after construction and is async-signal-safe. System calls
-//! are made directly instead of through the C library, so that a preloaded shim that interposes `mmap` or `sigaction`
-//! never calls itself.
+//! The fault path uses [`uffd`], [`batch`], [`futex`], [`copy`](mod@copy), the handlers of [`signal`], [`map::protect`]
+//! and [`thread::cpu_of`]. These allocate nothing after construction and are async-signal-safe. They make system calls
+//! directly and not through the C library. Otherwise a preloaded library that interposes `mmap` or `sigaction` would
+//! call itself.
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("hanare-sys needs 64-bit Linux");

@@ -1,35 +1,36 @@
-//! The program's limits on address space and data (RLIMIT_AS, RLIMIT_DATA), separated from what Hanare itself holds.
+//! The program's limits on address space and data (RLIMIT_AS, RLIMIT_DATA), kept apart from Hanare's own mappings.
 //!
-//! The kernel counts Hanare's reservations as the program's, and does not count far bytes. So the kernel's limit is set
-//! to `program's limit + what Hanare holds - far bytes` whenever one of the three changes. The program sees the limit
-//! that it set. The kernel's hard limit is not changed: a lowered one could not be raised again as Hanare's mappings
-//! grow.
+//! The kernel counts Hanare's reservations as the program's, and does not count the program's far bytes (its bytes in
+//! paged memory). So this module sets the kernel's limit to `program's limit + Hanare's mappings - far bytes`. It does
+//! so whenever one of the three changes. The program sees the limit that it set itself. The kernel's hard limit stays
+//! unchanged, because a lowered one could not be raised again when Hanare's mappings grow.
 //!
-//! An adjusted limit has [`MARK`] in its low bits, which the kernel ignores. A process that is executed under it finds
-//! the program's own limit in its environment ([`VARIABLE`]).
+//! An adjusted limit has [`MARK`] in its low bits, which the kernel ignores. A program that is executed under an
+//! adjusted limit finds its own limit in its environment ([`VARIABLE`]).
 //!
-//! Nothing here is locked or allocated. Threads that change the sums at the same time may set limits in any order. Each
-//! then checks whether the sums are still those that it used ([`enforce`]), so the last limit set is right.
+//! This module uses no lock and no allocation. Threads that change the sums at the same time may set limits in any
+//! order. Each thread then checks whether the sums are still those that it used ([`enforce`]), so the last limit set is
+//! right.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 use crate::raw::{self, Errno};
 
-/// What is limited.
+/// The resource that a limit applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// All mappings (RLIMIT_AS).
+    /// The bytes of all mappings (RLIMIT_AS).
     Space,
-    /// Private writable mappings (RLIMIT_DATA).
+    /// The bytes of private writable mappings (RLIMIT_DATA).
     Data,
 }
 
 impl Kind {
-    /// Both.
+    /// Both kinds.
     pub const ALL: [Self; 2] = [Self::Space, Self::Data];
 
-    /// The kind of this kernel resource number.
+    /// Returns the kind of this kernel resource number. Returns `None` for any other resource.
     #[must_use]
     pub fn of(resource: c_int) -> Option<Self> {
         match resource as u32 {
@@ -47,40 +48,40 @@ impl Kind {
     }
 }
 
-/// A limit in bytes, as the kernel's `struct rlimit64`.
+/// A limit in bytes, laid out as the kernel's `struct rlimit64`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Limit {
-    /// The enforced limit.
+    /// The limit that the kernel enforces.
     pub soft: u64,
     /// The value up to which `soft` may be raised.
     pub hard: u64,
 }
 
-/// No limit.
+/// The value that means no limit.
 pub const UNLIMITED: u64 = u64::MAX;
-/// The variable that carries the program's limits to programs that it executes.
+/// The environment variable that passes the program's limits to the programs that it executes.
 pub const VARIABLE: &str = "HANARE_LIMITS";
 
 const PAGE: u64 = 4096;
-/// Low bits of a limit that is not the program's own.
+/// The low bits of a limit that this module adjusted, so that it is not the program's own.
 const MARK: u64 = 0x5a7;
-/// A limit that no process reaches. Unlike infinity, it can contain the mark.
+/// A limit in bytes that no process reaches. Unlike [`UNLIMITED`], it can contain the mark.
 const VAST: u64 = 1 << 62;
 
 fn marked(bytes: u64) -> u64 {
     (bytes / PAGE * PAGE) | MARK
 }
 
-/// The sums of one kind, in bytes.
+/// The sums of one kind of limit, in bytes.
 struct Account {
     soft: AtomicU64,
     hard: AtomicU64,
-    /// Bytes that Hanare has mapped for itself.
+    /// The bytes that Hanare has mapped for itself.
     held: AtomicU64,
-    /// Far bytes of the program inside the mappings that Hanare holds.
+    /// The far bytes of the program that lie inside Hanare's mappings.
     lent: AtomicU64,
-    /// Number of changes.
+    /// The number of changes so far.
     changes: AtomicU32,
 }
 
@@ -95,7 +96,7 @@ impl Account {
         }
     }
 
-    /// The limit that the kernel must enforce.
+    /// Returns the limit that the kernel must enforce.
     fn enforced(&self) -> u64 {
         match self.soft.load(SeqCst) {
             UNLIMITED => UNLIMITED,
@@ -109,9 +110,9 @@ impl Account {
 
 static SPACE: Account = Account::new();
 static DATA: Account = Account::new();
-/// Whether the program has a limit of either kind.
+/// Whether the program has a limit of at least one kind.
 static IS_LIMITED: AtomicBool = AtomicBool::new(false);
-/// The process whose limits these are; 0 if no limits are kept.
+/// The id of the process whose limits are kept here. 0 if no limits are kept.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 fn account(kind: Kind) -> &'static Account {
@@ -125,21 +126,21 @@ fn process() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// The kernel's limit for this process.
+/// Returns the kernel's limit for this process.
 fn kernel_limit(kind: Kind) -> Result<Limit, Errno> {
     let mut limit = Limit { soft: UNLIMITED, hard: UNLIMITED };
-    // SAFETY: a place of ours for the answer.
+    // SAFETY: the kernel writes the answer to `limit`, a local struct.
     unsafe { raw::syscall(libc::SYS_prlimit64, [0, kind.number(), 0, &raw mut limit as usize, 0, 0]) }?;
     Ok(limit)
 }
 
 fn set_kernel_limit(kind: Kind, limit: Limit) -> Result<(), Errno> {
-    // SAFETY: a limit of ours.
+    // SAFETY: the kernel only reads `limit`, a local struct.
     unsafe { raw::syscall(libc::SYS_prlimit64, [0, kind.number(), &raw const limit as usize, 0, 0, 0]) }.map(drop)
 }
 
-/// Sets a soft limit. If the hard limit is lower, raises it too if that is allowed, else sets the soft limit to the
-/// hard one.
+/// Sets the soft limit. If the hard limit is lower, raises the hard limit too. If the kernel does not allow that, the
+/// soft limit becomes equal to the hard limit.
 fn set_soft(kind: Kind, soft: u64) -> Result<(), Errno> {
     let hard = kernel_limit(kind)?.hard;
     if soft <= hard {
@@ -148,7 +149,7 @@ fn set_soft(kind: Kind, soft: u64) -> Result<(), Errno> {
     set_kernel_limit(kind, Limit { soft, hard: soft }).or_else(|_| set_kernel_limit(kind, Limit { soft: hard, hard }))
 }
 
-/// Sets the kernel's limit.
+/// Sets the kernel's limit to the value that follows from the sums. Repeats this if the sums changed meanwhile.
 fn enforce(kind: Kind) -> Result<(), Errno> {
     let account = account(kind);
     loop {
@@ -160,29 +161,30 @@ fn enforce(kind: Kind) -> Result<(), Errno> {
     }
 }
 
-/// Changes a sum and, if there is a limit, the kernel's limit.
+/// Changes a sum. If the program has a limit, adjusts the kernel's limit as well.
 fn change(kind: Kind, change: impl FnOnce(&Account)) {
     let account = account(kind);
     change(account);
     if is_limited() {
         account.changes.fetch_add(1, SeqCst);
-        // The kernel accepts every soft limit up to the hard one. If it refused one, the old limit would stay, and
-        // mappings could fail.
+        // The result is ignored because the kernel accepts every soft limit up to the hard one. If it refused one, the
+        // old limit would stay, and mappings could fail.
         enforce(kind).unwrap_or(());
     }
 }
 
 // ---- what Hanare holds ----------------------------------------------------------------------------------------------
 
-/// Makes one of Hanare's own mappings, of `len` bytes. No limit of the program can prevent it. `data` says that it is
-/// private and writable.
+/// Makes one of Hanare's own mappings of `len` bytes by calling `map`. No limit of the program prevents the mapping.
+/// `data` says whether the mapping is private and writable.
 ///
 /// # Errors
-/// `map`'s.
+/// The error of `map`.
 pub fn holding<T, E>(len: usize, data: bool, mut map: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     hold(len, data);
     let mut answer = map();
-    // A program that set a limit below its present use leaves no room for Hanare either.
+    // A program may set a limit below its present use. Then no room is left for Hanare, so the limits are raised for a
+    // moment.
     if answer.is_err() && is_limited() {
         for kind in Kind::ALL {
             raise(kind);
@@ -198,7 +200,7 @@ pub fn holding<T, E>(len: usize, data: bool, mut map: impl FnMut() -> Result<T, 
     answer
 }
 
-/// Counts `len` more bytes as held by Hanare.
+/// Adds `len` to the bytes that Hanare has mapped for itself.
 pub fn hold(len: usize, data: bool) {
     for kind in kinds(data) {
         change(kind, |account| {
@@ -207,7 +209,7 @@ pub fn hold(len: usize, data: bool) {
     }
 }
 
-/// Counts `len` bytes less as held by Hanare, which has unmapped them.
+/// Subtracts `len` from the bytes that Hanare has mapped for itself, after Hanare has unmapped them.
 pub fn give_back(len: usize, data: bool) {
     for kind in kinds(data) {
         change(kind, |account| {
@@ -220,8 +222,8 @@ fn kinds(data: bool) -> impl Iterator<Item = Kind> {
     Kind::ALL.into_iter().take(if data { 2 } else { 1 })
 }
 
-/// Sets the number of far bytes in Hanare's mappings: `space` is all of them, `data` those in mappings that the kernel
-/// counts as data.
+/// Sets the number of far bytes in Hanare's mappings. `space` counts all of them. `data` counts those in mappings that
+/// the kernel counts as data.
 pub fn lend(space: u64, data: u64) {
     for (kind, bytes) in [(Kind::Space, space), (Kind::Data, data)] {
         if account(kind).lent.load(Relaxed) != bytes {
@@ -232,14 +234,14 @@ pub fn lend(space: u64, data: u64) {
 
 // ---- the program's limits -------------------------------------------------------------------------------------------
 
-/// Whether the program has a limit.
+/// Checks whether the program has a limit of at least one kind.
 #[inline]
 pub fn is_limited() -> bool {
     IS_LIMITED.load(Relaxed)
 }
 
-/// Whether `len` more bytes of far memory are within the program's limits. Asks the kernel, which knows all other
-/// mappings.
+/// Checks whether `len` more bytes of far memory are within the program's limits. It tries a mapping, because only the
+/// kernel knows all other mappings of the program.
 #[must_use]
 pub fn has_room(len: usize) -> bool {
     if !is_limited() {
@@ -247,14 +249,15 @@ pub fn has_room(len: usize) -> bool {
     }
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    // SAFETY: a fresh mapping at an address of the kernel's choice. It is removed before any code knows it.
+    // SAFETY: the kernel chooses the address of the new mapping. The mapping is removed before any code knows it.
     unsafe {
         let Ok(addr) = raw::syscall(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]) else { return false };
         raw::syscall(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]).is_ok()
     }
 }
 
-/// The program's limits at its start: where the kernel's limits are marked, the values in `variable`.
+/// Returns the program's limits at its start. The values in `variable` replace those limits of the kernel that are
+/// marked.
 fn at_start(variable: Option<&str>) -> Result<[Limit; 2], Errno> {
     let carried = variable.and_then(parse);
     let mut limits = [Limit { soft: UNLIMITED, hard: UNLIMITED }; 2];
@@ -272,7 +275,7 @@ fn is_marked(kernel: Limit) -> bool {
     kernel.soft % PAGE == MARK && kernel.soft != UNLIMITED
 }
 
-/// Starts to keep this process's limits.
+/// Records this process's limits and adjusts the kernel's limits from now on.
 ///
 /// # Errors
 /// The kernel's error.
@@ -290,7 +293,8 @@ fn look() {
     IS_LIMITED.store(Kind::ALL.iter().any(|&kind| account(kind).soft.load(SeqCst) != UNLIMITED), SeqCst);
 }
 
-/// Bytes that the kernel counts: all mappings, and data with stacks. `None` if there is no free descriptor to ask with.
+/// Returns the bytes that the kernel counts: those of all mappings, and those of data and stacks. Returns `None` if the
+/// file cannot be read, for example without a free descriptor.
 fn counted() -> Option<[u64; 2]> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     let file = rustix::fs::open("/proc/self/statm", flags, rustix::fs::Mode::empty()).ok()?;
@@ -301,10 +305,11 @@ fn counted() -> Option<[u64; 2]> {
     Some([pages.next()?? * PAGE, pages.nth(4)?? * PAGE])
 }
 
-/// Bytes that the kernel counts and Hanare does not hold, before a fork; [`UNLIMITED`] if unknown.
+/// The bytes, before a fork, that the kernel counts and Hanare has not mapped for itself. [`UNLIMITED`] if unknown.
 static NEAR: [AtomicU64; 2] = [const { AtomicU64::new(UNLIMITED) }; 2];
 
-/// Called before a fork of a process that has far memory: the child does not inherit all mappings of Hanare.
+/// Records, before a fork, how many bytes are not Hanare's. The child needs this number, because it does not inherit
+/// all mappings of Hanare.
 pub fn forking() {
     let counted = counted();
     for (at, kind) in Kind::ALL.into_iter().enumerate() {
@@ -313,7 +318,7 @@ pub fn forking() {
     }
 }
 
-/// In a forked child: keeps its parent's limits.
+/// Adjusts the limits in a forked child, so that the child has its parent's limits.
 pub fn forked() {
     if PROCESS.load(SeqCst) == 0 {
         return;
@@ -327,18 +332,18 @@ pub fn forked() {
     }
 }
 
-/// Whether limits are kept in this memory, by this process or by a parent that shares it.
+/// Checks whether limits are kept in this memory, by this process or by a parent that shares the memory.
 pub fn are_kept() -> bool {
     PROCESS.load(SeqCst) != 0
 }
 
-/// Whether the limits kept here are this very process's. They are not in a child that shares its parent's memory until
-/// it executes.
+/// Checks whether the limits kept here belong to this very process. Returns false in a child that shares its parent's
+/// memory until it executes a program (vfork).
 fn is_kept() -> bool {
     PROCESS.load(SeqCst) == process()
 }
 
-/// The limit as the program knows it.
+/// Returns the limit as the program knows it.
 ///
 /// # Errors
 /// The kernel's error.
@@ -353,7 +358,7 @@ pub fn get(kind: Kind) -> Result<Limit, Errno> {
 /// Sets the program's limit.
 ///
 /// # Errors
-/// Like setrlimit(2).
+/// The errors of setrlimit(2).
 pub fn set(kind: Kind, limit: Limit) -> Result<(), Errno> {
     if limit.soft > limit.hard {
         return Err(Errno(libc::EINVAL));
@@ -362,7 +367,8 @@ pub fn set(kind: Kind, limit: Limit) -> Result<(), Errno> {
         return set_kernel_limit(kind, limit);
     }
     if !is_kept() {
-        // This is a child that is about to execute. Far memory in the executed program needs an unchanged hard limit.
+        // This is a child that shares its parent's memory and is about to execute a program. It must keep the hard
+        // limit, because that program's far memory needs it.
         let hard = kernel_limit(kind)?.hard;
         return set_kernel_limit(kind, Limit { soft: limit.soft.min(hard), hard });
     }
@@ -377,24 +383,25 @@ pub fn set(kind: Kind, limit: Limit) -> Result<(), Errno> {
     enforce(kind)
 }
 
-/// Whether this thread may raise hard limits (CAP_SYS_RESOURCE).
+/// Checks whether this thread may raise hard limits (CAP_SYS_RESOURCE).
 fn may_raise() -> bool {
     const VERSION_3: u32 = 0x2008_0522;
     const CAP_SYS_RESOURCE: u32 = 24;
     let (header, mut sets) = ([VERSION_3, 0], [[0u32; 3]; 2]);
     let args = [&raw const header as usize, &raw mut sets as usize, 0, 0, 0, 0];
-    // SAFETY: the header and the two triples of words that this version has.
+    // SAFETY: `header` and the two triples in `sets` have the layout of version 3 of the call.
     unsafe { raw::syscall(libc::SYS_capget, args) }.is_ok() && sets[0][0] & (1 << CAP_SYS_RESOURCE) != 0
 }
 
-/// Called before this process executes another program: makes the soft limits the program's own. [`executing_failed`]
-/// may follow.
+/// Sets the kernel's soft limits to the program's own, before this process executes another program. If the execution
+/// fails, the caller calls [`executing_failed`].
 pub fn executing() {
     if PROCESS.load(SeqCst) == 0 || !is_limited() {
         return;
     }
     for kind in Kind::ALL {
-        // If this fails, the kernel's limit stays marked, and the executed program reads the variable.
+        // The result is ignored. If the call fails, the limit stays marked, and the executed program reads the
+        // variable.
         let own = get(kind).map_or(UNLIMITED, |own| own.soft);
         if own != UNLIMITED {
             set_soft(kind, own).unwrap_or(());
@@ -402,7 +409,7 @@ pub fn executing() {
     }
 }
 
-/// Called when the execution failed and the program goes on.
+/// Adjusts the kernel's limits again after a failed execution.
 pub fn executing_failed() {
     if is_kept() && is_limited() {
         for kind in Kind::ALL {
@@ -411,8 +418,8 @@ pub fn executing_failed() {
     }
 }
 
-/// Raises this process's limits to the maximum and marks them: they are meant for the program that it starts. Returns
-/// that program's value of [`VARIABLE`]; `None` if nothing is limited.
+/// Raises the limits of this process to the maximum and marks them. They are meant for the program that this process
+/// starts. Returns the value of [`VARIABLE`] for that program. Returns `None` if nothing is limited.
 ///
 /// # Errors
 /// The kernel's error.
@@ -429,7 +436,7 @@ pub fn lift(variable: Option<&str>) -> Result<Option<String>, Errno> {
     Ok(Some(String::from_utf8_lossy(&text_of(own)).into_owned()))
 }
 
-/// Raises the soft limit to the maximum and marks it. Never lowers it.
+/// Raises the soft limit to the maximum and marks it. Never lowers the limit.
 fn raise(kind: Kind) {
     let Ok(kernel) = kernel_limit(kind) else { return };
     let most = match kernel.hard {
@@ -437,12 +444,12 @@ fn raise(kind: Kind) {
         hard => marked(hard.saturating_sub(PAGE)),
     };
     if most > kernel.soft {
-        // If this is refused, the mapping that needs the room fails and reports it.
+        // The result is ignored. If the kernel refuses, the mapping that needs the room fails and reports the error.
         set_kernel_limit(kind, Limit { soft: most, ..kernel }).unwrap_or(());
     }
 }
 
-/// The largest possible soft limit, in bytes.
+/// Returns the largest possible soft limit, in bytes.
 #[must_use]
 pub fn reach(kind: Kind) -> u64 {
     match kernel_limit(kind) {
@@ -453,10 +460,10 @@ pub fn reach(kind: Kind) -> u64 {
 
 // ---- the variable ---------------------------------------------------------------------------------------------------
 
-/// Bytes of the variable's value.
+/// The length of the variable's value in bytes.
 pub const VALUE_BYTES: usize = 4 * 17 - 1;
 
-/// The variable's value for the program's present limits.
+/// Returns the variable's value for the program's present limits.
 #[must_use]
 pub fn value() -> [u8; VALUE_BYTES] {
     text_of(Kind::ALL.map(|kind| get(kind).unwrap_or(Limit { soft: UNLIMITED, hard: UNLIMITED })))

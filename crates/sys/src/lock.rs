@@ -1,8 +1,8 @@
-//! A lock that signal handlers may take. It does not allocate or poison, and calls no function that the program could
-//! have replaced.
+//! A lock that signal handlers may acquire. It does not allocate or poison, and calls no function that the program
+//! could have replaced.
 //!
-//! `models/` compiles this file on its own `sync` and runs every interleaving. There a lock is made by `default`, since
-//! the atomics of loom cannot be constants.
+//! The crate in `models/` compiles this file with the atomics of loom and tries every interleaving. Loom's atomics have
+//! no constant constructor, so the models create a lock by `default` and not by `new`.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -14,30 +14,30 @@ use crate::sync::sized;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and a thread may be sleeping.
+/// The lock is held, and a thread may be sleeping until its release.
 const CONTENDED: u32 = 2;
-/// Attempts before sleeping: enough to outlast a short critical section on another CPU, few enough not to waste a
-/// shared one.
+/// The number of attempts before a thread sleeps. They last longer than a short critical section on another CPU. They
+/// waste little time if the holder needs this CPU.
 const SPINS_MAX: usize = sized(100, 1);
 
 /// A mutual exclusion lock of one word. It spins for a bounded time, then sleeps.
 ///
-/// If a signal handler takes it, every other holder must block that signal (see [`crate::signal::SignalMask`]).
-/// Otherwise the handler waits for the thread that it interrupted.
+/// If a signal handler acquires this lock, every other holder must block that signal (see
+/// [`crate::signal::SignalMask`]). Otherwise the handler could wait for the very thread that it interrupted.
 #[derive(Debug, Default)]
 pub struct Lock {
     state: AtomicU32,
 }
 
 impl Lock {
-    /// A free lock.
+    /// Creates a free lock.
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new() -> Self {
         Self { state: AtomicU32::new(FREE) }
     }
 
-    /// Takes the lock. Waits as long as necessary.
+    /// Acquires the lock, and waits as long as necessary.
     #[inline]
     pub fn lock(&self) -> LockGuard<'_> {
         if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -46,7 +46,7 @@ impl Lock {
         LockGuard { lock: self, _not_send: PhantomData }
     }
 
-    /// Takes the lock if it is free.
+    /// Acquires the lock if it is free. Returns `None` otherwise.
     #[inline]
     pub fn try_lock(&self) -> Option<LockGuard<'_>> {
         self.state
@@ -55,7 +55,8 @@ impl Lock {
             .then(|| LockGuard { lock: self, _not_send: PhantomData })
     }
 
-    /// Frees the lock, whoever holds it. This is for a forked child, where the holder may not exist.
+    /// Frees the lock, whichever thread holds it. A forked child uses this, because the holder may be a thread of the
+    /// parent.
     pub fn reset(&self) {
         self.state.store(FREE, Ordering::Release);
     }
@@ -70,8 +71,8 @@ impl Lock {
             }
             std::hint::spin_loop();
         }
-        // A thread that slept takes the lock as contended: others may still sleep, and the release must wake one of
-        // them.
+        // A thread that slept acquires the lock as `CONTENDED`. Other threads may still sleep, and the release must
+        // wake one of them.
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
             wait(&self.state, CONTENDED, None);
         }
@@ -102,43 +103,45 @@ pub struct LockCell<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only through the guard, so by one thread at a time. Sharing the cell can move the value
-// between threads, so it must be Send.
+// SAFETY: only the guard gives access to the value, so one thread at a time uses it. Sharing the cell can move the
+// value between threads, so `T` must be Send.
 unsafe impl<T: Send> Sync for LockCell<T> {}
 
 impl<T> LockCell<T> {
-    /// A free lock around `value`.
+    /// Creates a free lock around `value`.
     #[cfg(not(loom))]
     pub const fn new(value: T) -> Self {
         Self { lock: Lock::new(), value: UnsafeCell::new(value) }
     }
 
-    /// Takes the lock and gives access to the value.
+    /// Acquires the lock and returns a guard that gives access to the value.
     #[inline]
     pub fn lock(&self) -> LockCellGuard<'_, T> {
         LockCellGuard { value: &self.value, _lock: self.lock.lock() }
     }
 
-    /// Takes the lock if it is free.
+    /// Acquires the lock if it is free. Returns `None` otherwise.
     #[inline]
     pub fn try_lock(&self) -> Option<LockCellGuard<'_, T>> {
         self.lock.try_lock().map(|lock| LockCellGuard { value: &self.value, _lock: lock })
     }
 
-    /// The value, without locking.
+    /// Returns the value without locking. The exclusive borrow shows that no guard exists.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
 
-    /// The value, whoever holds the lock.
+    /// Returns the value and drops the lock.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
 
-    /// Frees the lock, whoever holds it. This is for a forked child, where the holder may not exist.
+    /// Frees the lock, whichever thread holds it. A forked child uses this, because the holder may be a thread of the
+    /// parent.
     ///
     /// # Safety
-    /// No guard may be alive in this process, and an incomplete change by the lost holder must be acceptable.
+    /// No guard may be alive in this process. The caller must accept that the lost holder may have left a change
+    /// incomplete.
     pub unsafe fn reset(&self) {
         self.lock.reset();
     }
@@ -156,7 +159,7 @@ impl<T> Deref for LockCellGuard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the lock is held, so no other thread reaches the value.
+        // SAFETY: the guard holds the lock, so no other thread reaches the value.
         unsafe { &*self.value.get() }
     }
 }
@@ -164,7 +167,7 @@ impl<T> Deref for LockCellGuard<'_, T> {
 impl<T> DerefMut for LockCellGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the lock is held, so no other thread reaches the value.
+        // SAFETY: the guard holds the lock, so no other thread reaches the value.
         unsafe { &mut *self.value.get() }
     }
 }

@@ -1,6 +1,7 @@
-//! Mappings: reserving address space, sharing memfds, protecting and advising ranges.
+//! Mappings: reserves address space, maps memfds, protects and advises ranges.
 //!
-//! This room does not know who uses the memory. Calls go straight to the kernel, never through an interposable `mmap`.
+//! This module does not know which code uses the memory. Its calls go straight to the kernel and not through a `mmap`
+//! that a preloaded library may replace.
 
 use crate::descriptors;
 use crate::limits;
@@ -12,7 +13,7 @@ use rustix::process::{Resource, getrlimit};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Why memory was not mapped.
+/// The reasons why memory could not be mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// The length or alignment is invalid.
@@ -20,9 +21,9 @@ pub enum MapError {
         "cannot map {len} bytes aligned to {align}: the length must not be 0 and the alignment must be a power of two"
     )]
     Shape {
-        /// The length asked for.
+        /// The requested length in bytes.
         len: usize,
-        /// The alignment asked for.
+        /// The requested alignment in bytes.
         align: usize,
     },
     /// The kernel has no address space left.
@@ -30,7 +31,7 @@ pub enum MapError {
         "cannot reserve {len} bytes of address space: {errno}; check `ulimit -v`, vm.overcommit_memory and vm.max_map_count"
     )]
     Reserve {
-        /// The length asked for.
+        /// The requested length in bytes.
         len: usize,
         /// The kernel's error.
         errno: Errno,
@@ -40,26 +41,26 @@ pub enum MapError {
         "cannot map {len} bytes at offset {offset} of a shared object: {errno}; check `ulimit -v` and vm.max_map_count"
     )]
     Shared {
-        /// The offset in the object.
+        /// The offset in the object, in bytes.
         offset: u64,
-        /// The length asked for.
+        /// The requested length in bytes.
         len: usize,
         /// The kernel's error.
         errno: Errno,
     },
-    /// A memfd could not be created or sized.
+    /// A memfd could not be created, or its size could not be set.
     #[error(
         "cannot create a shared memory object of {len} bytes: {errno}; check `ulimit -n`, `ulimit -f` and the memory that is left"
     )]
     Memfd {
-        /// The size asked for.
+        /// The requested size in bytes.
         len: u64,
         /// The kernel's error.
         errno: Errno,
     },
 }
 
-/// Size of the base page in bytes.
+/// Returns the size of the base page in bytes.
 #[must_use]
 pub fn page_size() -> usize {
     rustix::param::page_size()
@@ -70,60 +71,60 @@ pub fn page_size() -> usize {
 pub struct Prot(pub i32);
 
 impl Prot {
-    /// Every access traps.
+    /// Every access raises a fault.
     pub const NONE: Self = Self(libc::PROT_NONE);
-    /// Writes trap.
+    /// Writes raise a fault.
     pub const READ: Self = Self(libc::PROT_READ);
-    /// Nothing traps.
+    /// No access raises a fault.
     pub const READ_WRITE: Self = Self(libc::PROT_READ | libc::PROT_WRITE);
 }
 
-/// Advice for `madvise(2)` about a range.
+/// Advice to `madvise(2)` about a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
-    /// Use transparent huge pages.
+    /// Use transparent huge pages for the range.
     HugePage,
-    /// Use no transparent huge pages.
+    /// Use no transparent huge pages for the range.
     NoHugePage,
-    /// Exclude it from a forked child.
+    /// Exclude the range from forked children.
     DontFork,
-    /// Give it to a forked child, copy-on-write.
+    /// Include the range in forked children, copy-on-write.
     DoFork,
-    /// Give a forked child zeroes in its place.
+    /// Replace the range by zeroes in forked children.
     WipeOnFork,
-    /// Drop its pages.
+    /// Drop the pages of the range.
     DontNeed,
-    /// Drop its pages and those of the shared object behind it.
+    /// Drop the pages of the range, and also those of the shared object that it maps.
     Remove,
-    /// Make every page present and writable.
+    /// Make every page of the range present and writable.
     PopulateWrite,
-    /// Exclude it from a core dump.
+    /// Exclude the range from core dumps.
     DontDump,
 }
 
-/// A range of address space that is unmapped when dropped.
+/// A mapped range of address space. Dropping this value unmaps the range.
 #[derive(Debug)]
 pub struct Mapping {
     addr: usize,
     len: usize,
-    /// Whether the kernel counts it as data: private and writable.
+    /// Whether the kernel counts the range as data, because it is private and writable.
     data: bool,
 }
 
 impl Mapping {
-    /// Reserves `len` bytes (rounded up to pages) of private anonymous memory, readable and writable, aligned to
-    /// `align` (a power of two). Memory is charged only when it is accessed.
+    /// Reserves `len` bytes of private anonymous memory, readable and writable. The length is rounded up to pages. The
+    /// address is a multiple of `align`, a power of two. The kernel uses memory only for pages that are accessed.
     ///
     /// # Errors
-    /// [`MapError::Shape`], [`MapError::Reserve`].
+    /// [`MapError::Shape`] or [`MapError::Reserve`].
     pub fn reserve(len: usize, align: usize) -> Result<Self, MapError> {
         Self::private(len, align, ProtFlags::READ | ProtFlags::WRITE, MapFlags::NORESERVE)
     }
 
-    /// Like [`Mapping::reserve`], page-aligned, and every access traps.
+    /// Like [`Mapping::reserve`], but page-aligned, and every access raises a fault.
     ///
     /// # Errors
-    /// As for [`Mapping::reserve`].
+    /// [`MapError::Shape`] or [`MapError::Reserve`].
     pub fn reserve_none(len: usize) -> Result<Self, MapError> {
         Self::private(len, page_size(), ProtFlags::empty(), MapFlags::NORESERVE)
     }
@@ -131,16 +132,15 @@ impl Mapping {
     /// Maps `len` bytes of ordinary private anonymous memory, page-aligned.
     ///
     /// # Errors
-    /// As for [`Mapping::reserve`].
+    /// [`MapError::Shape`] or [`MapError::Reserve`].
     pub fn anonymous(len: usize) -> Result<Self, MapError> {
         Self::private(len, page_size(), ProtFlags::READ | ProtFlags::WRITE, MapFlags::empty())
     }
 
-    /// Maps `len` bytes of a memfd or file from `offset` (page-aligned), shared, readable and
-    /// writable.
+    /// Maps `len` bytes of a memfd or file from `offset` (page-aligned). The mapping is shared, readable and writable.
     ///
     /// # Errors
-    /// [`MapError::Shape`], [`MapError::Shared`].
+    /// [`MapError::Shape`] or [`MapError::Shared`].
     pub fn shared(fd: impl AsFd, offset: u64, len: usize) -> Result<Self, MapError> {
         let len = round_up(len, page_size()).ok_or(MapError::Shape { len, align: page_size() })?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -151,30 +151,30 @@ impl Mapping {
             .map_err(|errno| MapError::Shared { offset, len, errno: errno.into() })
     }
 
-    /// Like [`Mapping::shared`] from offset 0, exactly at this page-aligned address.
+    /// Like [`Mapping::shared`] from offset 0, but exactly at the page-aligned address `addr`.
     ///
     /// # Errors
-    /// [`MapError::Shape`], and [`MapError::Shared`]: `EEXIST` when something is mapped there.
+    /// [`MapError::Shape`] or [`MapError::Shared`]. The errno is `EEXIST` if something is already mapped in the range.
     pub fn shared_at(fd: impl AsFd, addr: usize, len: usize) -> Result<Self, MapError> {
         let len = round_up(len, page_size()).ok_or(MapError::Shape { len, align: page_size() })?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
-        // SAFETY: NOREPLACE leaves every existing mapping as it is.
+        // SAFETY: with FIXED_NOREPLACE, the call leaves every existing mapping as it is.
         let map = || unsafe { rustix::mm::mmap(pointer(addr), len, prot, flags, &fd, 0) };
         limits::holding(len, false, map)
             .map(|ptr| Self { addr: ptr as usize, len, data: false })
             .map_err(|errno| MapError::Shared { offset: 0, len, errno: errno.into() })
     }
 
-    /// Like [`Mapping::shared`] from offset 0, at an address aligned to `align` (a power of two).
+    /// Like [`Mapping::shared`] from offset 0, but at an address that is a multiple of `align`, a power of two.
     ///
     /// # Errors
-    /// [`MapError::Shape`], [`MapError::Reserve`], [`MapError::Shared`].
+    /// [`MapError::Shape`], [`MapError::Reserve`] or [`MapError::Shared`].
     pub fn shared_aligned(fd: impl AsFd, len: usize, align: usize) -> Result<Self, MapError> {
         let place = Self::private(len, align, ProtFlags::empty(), MapFlags::NORESERVE)?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: replaces a reservation made just now, which no other code knows.
+        // SAFETY: the call replaces only `place`, which was reserved just now and which no other code knows.
         let mapped = unsafe { rustix::mm::mmap(pointer(place.addr), place.len, prot, flags, fd, 0) };
         match mapped {
             Ok(_) => Ok(place),
@@ -182,7 +182,8 @@ impl Mapping {
         }
     }
 
-    /// Maps more than needed and unmaps the surplus at both ends, which leaves an aligned range.
+    /// Maps private anonymous memory at an aligned address. It maps more than needed and unmaps the surplus at both
+    /// ends.
     fn private(len: usize, align: usize, prot: ProtFlags, flags: MapFlags) -> Result<Self, MapError> {
         let shape = MapError::Shape { len, align };
         if !align.is_power_of_two() {
@@ -199,38 +200,38 @@ impl Mapping {
         let base =
             limits::holding(total, data, map).map_err(|errno| MapError::Reserve { len, errno: errno.into() })? as usize;
         let addr = (base + align - 1) & !(align - 1);
-        // Owned first, so that an early return cannot leak them.
+        // `mapping` becomes the owner of the range first, so that an early return cannot leak the range.
         let mapping = Self { addr, len, data };
         drop(Self { addr: base, len: addr - base, data });
         drop(Self { addr: addr + len, len: base + total - (addr + len), data });
         Ok(mapping)
     }
 
-    /// First byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn addr(&self) -> usize {
         self.addr
     }
 
-    /// Length in bytes, a multiple of the page size.
+    /// Returns the length in bytes, a multiple of the page size.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Always false: a mapping has at least a page.
+    /// Returns false, because a mapping has at least one page.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// One past the last byte.
+    /// Returns the address of the first byte after the mapping.
     #[must_use]
     pub fn end(&self) -> usize {
         self.addr + self.len
     }
 
-    /// First byte as a pointer.
+    /// Returns a pointer to the first byte.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.addr)
@@ -248,7 +249,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: the range is owned by `self`. A failure (no mappings left for a split) only leaves it mapped.
+            // SAFETY: `self` owns the range. If munmap fails (a split would need one mapping too many), the range only
+            // stays mapped.
             if unsafe { rustix::mm::munmap(pointer(self.addr), self.len) }.is_ok() {
                 limits::give_back(self.len, self.data);
             }
@@ -256,7 +258,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Rounds up to a multiple of `unit` (a power of two); `None` for 0 and on overflow.
+/// Rounds `len` up to a multiple of `unit`, a power of two. Returns `None` for 0 and on overflow.
 fn round_up(len: usize, unit: usize) -> Option<usize> {
     if len == 0 { None } else { Some(len.checked_add(unit - 1)? & !(unit - 1)) }
 }
@@ -268,12 +270,13 @@ fn pointer(addr: usize) -> *mut c_void {
 /// Creates an anonymous shared memory object of `len` bytes. It is close-on-exec and reads as zeroes.
 ///
 /// # Errors
-/// [`MapError::Memfd`].
+/// [`MapError::Memfd`] if there are no descriptors or no memory, or if `len` is above the file size limit.
 pub fn memfd(name: &str, len: u64) -> Result<OwnedFd, MapError> {
     again(|| refuse::draw(Call::Memfd)).map_err(|errno| MapError::Memfd { len, errno })?;
     let failed = |errno: rustix::io::Errno| MapError::Memfd { len, errno: errno.into() };
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).map_err(failed)?;
-    // Checked before: if the file were longer than the limit, the kernel would send SIGXFSZ, which ends the process.
+    // The file size limit is checked first. If the file became longer than the limit, the kernel would send SIGXFSZ,
+    // which ends the process.
     if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < len) {
         return Err(failed(rustix::io::Errno::FBIG));
     }
@@ -287,21 +290,21 @@ pub fn memfd(name: &str, len: u64) -> Result<OwnedFd, MapError> {
 /// `ENOMEM` if the range has unmapped parts, or if splitting it would exceed vm.max_map_count.
 ///
 /// # Safety
-/// No Rust reference into the range may exist that the new rights would break.
+/// No Rust reference into the range may exist that needs more rights than the new ones.
 pub unsafe fn protect(addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
     refuse::draw(Call::Protect)?;
     let flags = MprotectFlags::from_bits_retain(prot.0 as u32);
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees that no reference needs more rights than the new ones.
     unsafe { rustix::mm::mprotect(pointer(addr), len, flags) }.map_err(Errno::from)
 }
 
-/// Advises a range of whole pages. Allocation-free and async-signal-safe.
+/// Calls `madvise(2)` for a range of whole pages. Allocation-free and async-signal-safe.
 ///
 /// # Errors
-/// The kernel's error; `EINVAL` for advice that this kernel does not know.
+/// The kernel's error, such as `EINVAL` for advice that this kernel does not know.
 ///
 /// # Safety
-/// [`Advice::DontNeed`] and [`Advice::Remove`] destroy contents, which the caller must own.
+/// [`Advice::DontNeed`] and [`Advice::Remove`] destroy contents, so the caller must own the range.
 pub unsafe fn advise(addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
     use rustix::mm::Advice as Kernel;
     refuse::draw(Call::Advise)?;
@@ -316,26 +319,27 @@ pub unsafe fn advise(addr: usize, len: usize, advice: Advice) -> Result<(), Errn
         Advice::WipeOnFork => Kernel::LinuxWipeOnFork,
         Advice::DontDump => Kernel::LinuxDontDump,
     };
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller owns the range if the advice destroys its contents.
     unsafe { rustix::mm::madvise(pointer(addr), len, advice) }.map_err(Errno::from)
 }
 
-/// MADV_GUARD_INSTALL of madvise(2). The C library does not name it yet.
+/// The number of MADV_GUARD_INSTALL of madvise(2), which the C library does not define yet.
 const GUARD_INSTALL: usize = 102;
-/// MADV_GUARD_REMOVE, likewise.
+/// The number of MADV_GUARD_REMOVE of madvise(2), which the C library does not define yet.
 const GUARD_REMOVE: usize = 103;
 
-/// Makes every access to a range of whole pages of a shared mapping trap (SIGSEGV). Reads by other means fail. It
-/// removes the pages from this mapping alone: the object keeps its bytes, and no mapping is split. Allocation-free and
-/// async-signal-safe.
+/// Makes every access to a range of whole pages of a shared mapping raise SIGSEGV. System calls that access the range
+/// fail. The pages are removed from this mapping only. The shared object keeps its bytes, and no mapping is split.
+/// Allocation-free and async-signal-safe.
 ///
 /// # Errors
-/// `EINVAL` from a kernel without guards on shared memory (before 6.15), and for locked memory; `EINTR`.
+/// `EINVAL` if the memory is locked, or if the kernel (before 6.15) has no guards in shared memory. `EINTR` after a
+/// signal.
 ///
 /// # Safety
 /// No Rust reference into the range may exist. If the memory is private, its contents are lost.
 pub unsafe fn guard(addr: usize, len: usize) -> Result<(), Errno> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees that no Rust reference into the range exists.
     unsafe { change_guards(addr, len, GUARD_INSTALL) }
 }
 
@@ -343,25 +347,27 @@ pub unsafe fn guard(addr: usize, len: usize) -> Result<(), Errno> {
 /// async-signal-safe.
 ///
 /// # Errors
-/// As for [`guard`].
+/// The kernel's error, such as `EINVAL` if it has no guards in shared memory (before 6.15), or `EINTR` after a signal.
 pub fn unguard(addr: usize, len: usize) -> Result<(), Errno> {
-    // SAFETY: changes no contents.
+    // SAFETY: removing guards changes no contents.
     unsafe { change_guards(addr, len, GUARD_REMOVE) }
 }
 
+/// Installs or removes guards in a range of whole pages.
+///
 /// # Safety
-/// As for [`guard`].
+/// For `GUARD_INSTALL`, no Rust reference into the range may exist. If the memory is private, its contents are lost.
 unsafe fn change_guards(addr: usize, len: usize, advice: usize) -> Result<(), Errno> {
     refuse::draw(Call::Guard)?;
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees that the advice is sound for this range.
     unsafe { raw::syscall(libc::SYS_madvise, [addr, len, advice, 0, 0, 0]) }.map(drop)
 }
 
-/// Replaces all mappings in a range of whole pages by reserved address space where every access traps. The old pages
-/// are freed, and any userfaultfd registration of the range ends.
+/// Replaces all mappings in a range of whole pages by reserved address space, in which every access raises a fault. The
+/// old pages are freed. Any userfaultfd registration of the range ends.
 ///
 /// # Errors
-/// `ENOMEM` if it would exceed vm.max_map_count.
+/// `ENOMEM` if the change would exceed vm.max_map_count.
 ///
 /// # Safety
 /// The caller must own the range and its contents.
@@ -373,22 +379,22 @@ pub unsafe fn replace_with_none(addr: usize, len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Reserves a range of whole pages where nothing is mapped. Every access traps.
+/// Reserves a range of whole pages in which nothing is mapped. Every access then raises a fault.
 ///
 /// # Errors
-/// `EEXIST` if something is mapped there.
+/// `EEXIST` if something is mapped in the range.
 pub fn claim(addr: usize, len: usize) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
-    // SAFETY: replaces nothing.
+    // SAFETY: with FIXED_NOREPLACE, the call replaces no mapping.
     unsafe { rustix::mm::mmap_anonymous(pointer(addr), len, ProtFlags::empty(), flags) }?;
     Ok(())
 }
 
-/// Replaces all mappings in a range of whole pages by private anonymous memory: readable, writable, zero, charged when
-/// accessed.
+/// Replaces all mappings in a range of whole pages by private anonymous memory, which is readable, writable and zero.
+/// The kernel uses memory only for pages that are accessed.
 ///
 /// # Errors
-/// `ENOMEM` if it would exceed vm.max_map_count.
+/// `ENOMEM` if the change would exceed vm.max_map_count.
 ///
 /// # Safety
 /// The caller must own the range and its contents.
@@ -403,7 +409,7 @@ pub unsafe fn replace_with_anonymous(addr: usize, len: usize) -> Result<(), Errn
 /// Replaces all mappings in a range of whole pages by a shared mapping of a memfd from `offset` (page-aligned).
 ///
 /// # Errors
-/// `ENOMEM` if it would exceed vm.max_map_count.
+/// `ENOMEM` if the change would exceed vm.max_map_count.
 ///
 /// # Safety
 /// The caller must own the range and its contents.
@@ -421,11 +427,12 @@ pub unsafe fn replace_with_shared(
     Ok(())
 }
 
-/// Moves the mapping of a range of whole pages, with its pages, to `to`. Replaces the mappings there. Nothing is mapped
-/// at `from` afterwards.
+/// Moves the mapping of a range of whole pages, with its pages, from `from` to `to`. Replaces the mappings at `to`.
+/// Nothing is mapped at `from` afterwards.
 ///
 /// # Errors
-/// `EFAULT` if the range is not one mapping, `ENOMEM` if it would exceed vm.max_map_count. Then nothing is moved.
+/// `EFAULT` if the range is not one mapping, `ENOMEM` if the change would exceed vm.max_map_count. In both cases
+/// nothing is moved.
 ///
 /// # Safety
 /// The caller must own both ranges, which do not overlap.
@@ -437,7 +444,7 @@ pub unsafe fn move_to(from: usize, to: usize, len: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Frees a range of a memfd or file. It reads as zeroes afterwards, and the size stays.
+/// Frees the memory of a range of a memfd or file. The range reads as zeroes afterwards, and the file keeps its size.
 ///
 /// # Errors
 /// `EOPNOTSUPP` on a file system without holes.
@@ -447,10 +454,10 @@ pub fn punch_hole(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
     rustix::fs::fallocate(fd, flags, offset, len).map_err(Errno::from)
 }
 
-/// Allocates the memory of a range of a memfd or file. New memory reads as zeroes. Existing contents stay.
+/// Allocates the memory of a range of a memfd or file. New memory reads as zeroes. Existing contents stay unchanged.
 ///
 /// # Errors
-/// `ENOSPC` and `ENOMEM` if there is no memory for it.
+/// `ENOSPC` or `ENOMEM` if there is not enough memory.
 pub fn allocate(fd: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
     rustix::fs::fallocate(fd, FallocateFlags::KEEP_SIZE, offset, len).map_err(Errno::from)
 }

@@ -1,38 +1,38 @@
-//! How much memory this process may use: all of the machine's, or less under a memory cgroup.
+//! Finds out how much memory this process may use. A memory cgroup may allow less than the machine has.
 
 use crate::raw::Errno;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Why the memory size is not known.
+/// The reasons why the memory size is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
     /// The file could not be read.
     #[error("cannot read {path}: {errno}; is /proc mounted?")]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The kernel's error.
         errno: Errno,
     },
-    /// A line is missing or malformed.
+    /// A line of the file is missing or malformed.
     #[error("{path} has no usable line {field:?}")]
     Field {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The line's name.
+        /// The name of the line.
         field: &'static str,
     },
 }
 
-/// Memory of the machine that this process may use, in bytes.
+/// The memory of the machine that this process may use, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// The machine's memory, or the cgroup's limit if that is lower.
+    /// The machine's memory, or the cgroup's limit if the limit is lower.
     pub total_bytes: u64,
-    /// Memory that can be used without swapping: MemAvailable, or the room that the cgroup leaves if that is lower.
+    /// The memory that can be used without swapping: MemAvailable, or what the cgroup's limit leaves if that is lower.
     pub available_bytes: u64,
-    /// The cgroup limit, when it is below the machine's memory.
+    /// The cgroup's limit. `None` if the limit is not below the machine's memory.
     pub cgroup_limit_bytes: Option<u64>,
 }
 
@@ -40,12 +40,12 @@ impl Memory {
     /// Reads the present values.
     ///
     /// # Errors
-    /// [`MemoryError`] if `/proc/meminfo` cannot be parsed. Missing cgroup files mean no limit.
+    /// [`MemoryError`] if `/proc/meminfo` cannot be read or parsed. Missing cgroup files mean that there is no limit.
     pub fn now() -> Result<Self, MemoryError> {
         Self::under(Path::new("/"))
     }
 
-    /// Reads the files below `root`.
+    /// Reads the files below the directory `root`, which is `/` except in tests.
     fn under(root: &Path) -> Result<Self, MemoryError> {
         let path = root.join("proc/meminfo");
         let text = fs::read_to_string(&path).map_err(|error| MemoryError::Read {
@@ -63,7 +63,8 @@ impl Memory {
         Ok(groups.lines().fold(machine, |memory, line| memory.within(root, line)))
     }
 
-    /// Applies the limits of the cgroup that one line of `/proc/self/cgroup` names, and of those above it.
+    /// Applies the limits of the cgroup that one line of `/proc/self/cgroup` names, and the limits of its parent
+    /// cgroups.
     fn within(self, root: &Path, line: &str) -> Self {
         let mut fields = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else {
@@ -77,8 +78,8 @@ impl Memory {
             return self;
         };
         let top = root.join(mount);
-        // In a container, the path may be the host's. Then only the top directory exists here, which is the container's
-        // own group.
+        // In a container, the line may contain the path on the host. Then only the top directory exists here. That
+        // directory belongs to the container's own cgroup.
         let group = top.join(group.trim_start_matches('/'));
         group
             .ancestors()
@@ -92,7 +93,8 @@ impl Memory {
             return self;
         };
         let used = number(files.used).unwrap_or(0);
-        // File pages that were not used recently count as available: the kernel frees them when memory is needed.
+        // File pages that were not used recently count as available, because the kernel frees them when memory is
+        // needed.
         let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
         let reclaimable =
             stat.lines().find_map(|line| line.strip_prefix(files.inactive)?.trim().parse::<u64>().ok()).unwrap_or(0);
@@ -101,7 +103,7 @@ impl Memory {
     }
 }
 
-/// The file names of a cgroup version.
+/// The names of the files in one version of cgroups.
 struct Files {
     limit: &'static str,
     used: &'static str,
@@ -123,7 +125,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A file tree like that of a machine with 1000 MiB of memory, of which 600 MiB are available.
+    /// Creates a file tree like that of a machine with 1000 MiB of memory, of which 600 MiB are available.
     fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let meminfo = "MemTotal:        1024000 kB\nMemFree: 1 kB\nMemAvailable:     614400 kB\n";

@@ -1,4 +1,4 @@
-//! `/proc/self/pagemap`: which pages were written, and which are present.
+//! `/proc/self/pagemap` tells which pages were written, and which are present.
 //!
 //! See <https://docs.kernel.org/admin-guide/mm/pagemap.html>.
 
@@ -8,46 +8,47 @@ use crate::raw::{self, Errno};
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Why the page tables were not read.
+/// The reasons why the page tables could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PagemapError {
-    /// The file could not be opened.
+    /// `/proc/self/pagemap` could not be opened or read.
     #[error("cannot open /proc/self/pagemap: {0}; is /proc mounted?")]
     Open(Errno),
     /// The kernel refused the scan.
     #[error("cannot scan {start:#x}..{end:#x} for written pages: {errno}; PAGEMAP_SCAN needs Linux 6.7")]
     Scan {
-        /// First byte.
+        /// The first byte of the range.
         start: usize,
-        /// One past the last byte.
+        /// The first byte after the range.
         end: usize,
         /// The kernel's error.
         errno: Errno,
     },
 }
 
-/// A run of pages that were written (`struct page_region`).
+/// A run of pages that were written (`struct page_region` of the kernel).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Region {
-    /// First byte.
+    /// The address of the first byte.
     pub start: u64,
-    /// One past the last byte.
+    /// The address of the first byte after the run.
     pub end: u64,
     categories: u64,
 }
 
 impl Region {
-    /// The initial value for an output array.
+    /// An empty region, to fill an output array with.
     pub const EMPTY: Self = Self { start: 0, end: 0, categories: 0 };
 }
 
-/// The result of one scan.
+/// The result of one [`Pagemap::scan_written`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scan {
-    /// Number of output regions filled.
+    /// The number of output regions that the kernel filled.
     pub regions: usize,
-    /// Address where the walk ended. If the output was full, it is less than the `end` asked for: continue from here.
+    /// The address where the scan ended. If the output array became full, this address is less than the requested
+    /// `end`, and the next scan must start here.
     pub walk_end: usize,
 }
 
@@ -58,7 +59,7 @@ const PAGE_IS_WRITTEN: u64 = 1 << 1;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
 
-/// `struct pm_scan_arg`.
+/// The kernel's `struct pm_scan_arg`.
 #[repr(C)]
 #[derive(Default)]
 struct ScanArgument {
@@ -83,33 +84,33 @@ pub struct Pagemap {
 }
 
 impl Pagemap {
-    /// Opens it for this process.
+    /// Opens `/proc/self/pagemap` of this process.
     ///
     /// # Errors
-    /// [`PagemapError::Open`].
+    /// [`PagemapError::Open`] if the kernel refuses to open the file.
     pub fn open() -> Result<Self, PagemapError> {
         rustix::fs::open(c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             .map(|fd| Self { fd })
             .map_err(|errno| PagemapError::Open(errno.into()))
     }
 
-    /// Whether a child forked now could open its own pagemap.
+    /// Checks whether a child that is forked now could open its own `/proc/self/pagemap`.
     #[must_use]
     pub fn is_in_reach() -> bool {
         rustix::fs::access(c"/proc/self/pagemap", rustix::fs::Access::READ_OK).is_ok()
     }
 
-    /// The same file with a recorded descriptor ([`crate::descriptors`]), which the program cannot close.
+    /// Returns the same open file under a recorded descriptor ([`crate::descriptors`]), which the program cannot close.
     #[must_use]
     pub fn kept(self) -> Self {
         Self { fd: descriptors::keep(self.fd) }
     }
 
-    /// Sets each element of `held`: whether the corresponding page, from `addr` on, has memory or swap of its own. A
-    /// page that was never accessed has none.
+    /// Sets each element of `held` to true if the corresponding page has memory or swap of its own. The first element
+    /// is for the page at `addr`. A page that was never accessed has neither memory nor swap.
     ///
     /// # Errors
-    /// [`PagemapError::Open`].
+    /// [`PagemapError::Open`] if the file cannot be read.
     pub fn held(&self, addr: usize, held: &mut [bool]) -> Result<(), PagemapError> {
         const AT_ONCE: usize = 512;
         const PRESENT_OR_SWAPPED: u64 = 3 << 62;
@@ -130,12 +131,14 @@ impl Pagemap {
         Ok(())
     }
 
-    /// Finds the pages of `start..end` that were written since they were last protected. The range is page-aligned and
-    /// registered with [`crate::uffd::feature::WP_ASYNC`]. With `wp_matching`, protects them again in the same pass.
-    /// Absent pages are neither reported nor marked, so MOVE onto them still works. Allocation-free.
+    /// Finds the pages of `start..end` that were written since they were last write-protected. The range is
+    /// page-aligned and registered with [`crate::uffd::feature::WP_ASYNC`]. With `wp_matching`, the scan also
+    /// write-protects the pages that it finds. The scan neither reports nor marks absent pages, so MOVE onto them still
+    /// works. It allocates nothing.
     ///
     /// # Errors
-    /// [`PagemapError::Scan`]: `EPERM` for memory without this registration, `ENOTTY` for a kernel without the scan.
+    /// [`PagemapError::Scan`]. Its errno is `EPERM` if the range lacks this registration, and `ENOTTY` if the kernel
+    /// lacks the scan.
     pub fn scan_written(
         &self,
         start: usize,
@@ -151,12 +154,13 @@ impl Pagemap {
             vec: out.as_mut_ptr() as u64,
             vec_len: out.len() as u64,
             category_mask: PAGE_IS_WRITTEN,
-            // Without this, the kernel takes its fast path, which counts missing pages as written and marks them.
+            // Without this mask, the kernel takes its fast path, which counts missing pages as written and marks them.
             category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
             return_mask: PAGE_IS_WRITTEN,
             ..ScanArgument::default()
         };
-        // SAFETY: `argument` is a struct pm_scan_arg whose vector is `out`. Protecting pages changes no contents.
+        // SAFETY: `argument` is a struct pm_scan_arg whose output vector is `out`. Protecting pages changes no
+        // contents.
         let answer = unsafe { raw::ioctl(self.fd.as_raw_fd(), PAGEMAP_SCAN, &raw mut argument as usize) };
         match answer {
             Ok(regions) => Ok(Scan { regions, walk_end: argument.walk_end as usize }),
@@ -166,11 +170,11 @@ impl Pagemap {
 }
 
 impl Pagemap {
-    /// Calls `visit` with the address and length of every run of pages of a range that are in memory or swapped out.
-    /// Needs no privilege.
+    /// Calls `visit` with the address and length of each run of pages of the range that are in memory or swapped out.
+    /// This needs no privilege.
     ///
     /// # Errors
-    /// [`PagemapError::Open`] when the file cannot be read.
+    /// [`PagemapError::Open`] if the file cannot be read.
     pub fn visit_present(
         &self,
         addr: usize,
@@ -217,10 +221,10 @@ impl AsFd for Pagemap {
     }
 }
 
-/// How many pages of a range are present. For tests and reports. Needs no privilege.
+/// Returns the number of pages of a range that are in memory. Tests and reports use it. It needs no privilege.
 ///
 /// # Errors
-/// [`PagemapError::Open`] when the file cannot be opened or read.
+/// [`PagemapError::Open`] if the file cannot be opened or read.
 pub fn present_pages(addr: usize, len: usize) -> Result<usize, PagemapError> {
     const PRESENT: u64 = 1 << 63;
     const ENTRY_BYTES: usize = size_of::<u64>();

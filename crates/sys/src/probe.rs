@@ -1,6 +1,6 @@
-//! Small experiments, each on a few pages of its own: does a mechanism keep its promise on this machine?
+//! Small experiments that try whether a mechanism works on this machine. Each uses a few pages of its own.
 //!
-//! Every function returns `false` if anything goes wrong, because a mechanism that cannot be tried cannot be used.
+//! Every function returns `false` if anything fails, because a mechanism that cannot be tried cannot be used.
 
 use crate::batch::DontNeedBatch;
 use crate::features::{Attempt, Disabled};
@@ -10,7 +10,7 @@ use crate::uffd::{CopyMode, MoveMode, RegisterMode, Uffd, UffdAccess, UffdError,
 
 const MARK: u8 = 0x5a;
 
-/// Tries to open userfaultfd one way.
+/// Tries to open a userfaultfd in one way.
 pub(crate) fn opens(access: UffdAccess, disabled: &Disabled) -> Attempt {
     if disabled.userfaultfd {
         return Attempt::Disabled;
@@ -22,12 +22,12 @@ pub(crate) fn opens(access: UffdAccess, disabled: &Disabled) -> Attempt {
     }
 }
 
-/// Whether the kernel grants these feature bits together.
+/// Checks whether the kernel grants these feature bits together.
 pub(crate) fn has(access: UffdAccess, bits: u64) -> bool {
     Uffd::open(access, bits).is_ok()
 }
 
-/// A registered page, and a page with a mark from which to fill it.
+/// A registered page (`far`), and a marked page (`near`) whose bytes can be copied or moved to the registered one.
 struct Bench {
     uffd: Uffd,
     far: Mapping,
@@ -51,14 +51,14 @@ impl Bench {
 }
 
 fn mark(mapping: &Mapping) {
-    // SAFETY: the mapping belongs to this experiment, is writable and one page long.
+    // SAFETY: the mapping belongs to this experiment. It is writable and at least one page long.
     unsafe { mapping.as_ptr().write_volatile(MARK) };
 }
 
-/// Whether the page is present and has the mark. Reads the page table first, because an access to a missing page would
-/// wait for ever.
+/// Checks whether the page is present and contains the mark. It reads the page table first, because an access to a
+/// missing page would wait for ever.
 fn is_marked(mapping: &Mapping) -> bool {
-    // SAFETY: the mapping belongs to this experiment, is readable, and present, so the read cannot trap.
+    // SAFETY: the mapping belongs to this experiment. Its page is present and readable, so the read cannot trap.
     present_pages(mapping.addr(), 1) == Ok(1) && unsafe { mapping.as_ptr().read_volatile() } == MARK
 }
 
@@ -126,7 +126,8 @@ pub(crate) fn pagemap_scan(access: UffdAccess) -> bool {
     attempt().unwrap_or(false)
 }
 
-/// Whether a guard removes a shared page with its bytes from view, and whether removing the guard brings it back.
+/// Checks two properties of guards in shared memory. A guard must hide a page, and removing the guard must restore its
+/// bytes.
 pub(crate) fn guards() -> bool {
     let attempt = || {
         let object = map::memfd("hanare-probe", page_size() as u64).ok()?;
@@ -136,7 +137,7 @@ pub(crate) fn guards() -> bool {
         unsafe { map::guard(view.addr(), view.len()) }.ok()?;
         let away = present_pages(view.addr(), 1) == Ok(0);
         map::unguard(view.addr(), view.len()).ok()?;
-        // SAFETY: readable, one page long, and without a guard.
+        // SAFETY: `view` is one readable page without a guard.
         Some(away && unsafe { view.as_ptr().read_volatile() } == MARK)
     };
     attempt().unwrap_or(false)

@@ -1,10 +1,9 @@
-//! The system call instruction and the kernel's error numbers. This room knows no particular call.
+//! The system call instruction and the kernel's error numbers. This module knows no particular system call.
 
 use std::arch::asm;
 use std::fmt;
 
-/// An error number of the kernel, as in `errno(3)`. Plain data: making or passing one never
-/// allocates.
+/// An error number of the kernel, as in `errno(3)`. It is plain data, so no use of it allocates.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
@@ -34,11 +33,11 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
-/// Makes a call, and repeats it a few times if the refusal may be temporary. For calls at the set-up, where one refusal
-/// should not end a run.
+/// Makes a call, and repeats it up to 8 times if the error may be temporary. Calls during the set-up use this, because
+/// one such error must not end a run.
 ///
 /// # Errors
-/// The last error.
+/// The error of the last attempt.
 pub fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     const AGAIN_MAX: u32 = 8;
     for _ in 0..AGAIN_MAX {
@@ -50,20 +49,19 @@ pub fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> 
     call()
 }
 
-/// Makes system call `number`. Unused arguments are zero. Does not change the C library's `errno`.
+/// Makes system call `number`. Unused arguments are zero. The C library's `errno` does not change.
 ///
 /// # Errors
 /// The kernel's error.
 ///
 /// # Safety
-/// The call must be sound with these arguments. Every pointer among them must be valid for what the kernel does with
-/// it.
+/// The call must be sound with these arguments. Every pointer among them must be valid for the kernel's use of it.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
     let result: isize;
-    // SAFETY: the x86-64 Linux convention: the number in rax, the arguments in these registers, rcx and r11 destroyed.
-    // The caller vouches for the call's effect on memory.
+    // SAFETY: this is the x86-64 Linux convention: the number in rax, the arguments in these registers, rcx and r11
+    // destroyed. The caller guarantees that the call's effect on memory is sound.
     unsafe {
         asm!(
             "syscall",
@@ -82,20 +80,19 @@ pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, E
     decode(result)
 }
 
-/// Makes system call `number`. Unused arguments are zero. Does not change the C library's `errno`.
+/// Makes system call `number`. Unused arguments are zero. The C library's `errno` does not change.
 ///
 /// # Errors
 /// The kernel's error.
 ///
 /// # Safety
-/// The call must be sound with these arguments. Every pointer among them must be valid for what the kernel does with
-/// it.
+/// The call must be sound with these arguments. Every pointer among them must be valid for the kernel's use of it.
 #[cfg(target_arch = "aarch64")]
 #[inline]
 pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
     let result: isize;
-    // SAFETY: the AArch64 Linux convention: the number in x8, the arguments in x0 to x5, only x0 changed. The caller
-    // vouches for the call's effect on memory.
+    // SAFETY: this is the AArch64 Linux convention: the number in x8, the arguments in x0 to x5, and only x0 changes.
+    // The caller guarantees that the call's effect on memory is sound.
     unsafe {
         asm!(
             "svc #0",
@@ -112,18 +109,18 @@ pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, E
     decode(result)
 }
 
-/// The kernel returns errors as -4095 to -1. Everything else is a result.
+/// Separates results from errors. The kernel returns an error as a number from -4095 to -1.
 #[inline]
 fn decode(result: isize) -> Result<usize, Errno> {
     if (-4095..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result as usize) }
 }
 
-/// `ioctl(fd, request, argument)`.
+/// Calls `ioctl(fd, request, argument)`.
 ///
 /// # Safety
 /// `argument` must be what `request` expects, and the effect of the request must be sound.
 #[inline]
 pub(crate) unsafe fn ioctl(fd: libc::c_int, request: u32, argument: usize) -> Result<usize, Errno> {
-    // SAFETY: the caller vouches for request and argument.
+    // SAFETY: the caller guarantees that `argument` fits `request` and that its effect is sound.
     unsafe { syscall(libc::SYS_ioctl, [fd as usize, request as usize, argument, 0, 0, 0]) }
 }

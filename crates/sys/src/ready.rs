@@ -1,4 +1,4 @@
-//! Waiting until one of several descriptors is readable.
+//! Waits until one of several descriptors is readable.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -8,13 +8,14 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::raw::Errno;
 use crate::refuse::{self, Call};
 
-/// Most descriptors in one wait.
+/// The maximum number of descriptors in one wait.
 pub const WAITED_MAX: usize = 16;
 
-/// Sleeps until one of the first [`WAITED_MAX`] descriptors is readable, or the time is over. A signal may end it early.
+/// Sleeps until one of the first [`WAITED_MAX`] descriptors is readable, or `timeout` has passed. A signal may end the
+/// sleep early. Returns at once if `fds` is empty.
 ///
 /// # Errors
-/// `ENOMEM`.
+/// `ENOMEM` if the kernel has no memory for the wait.
 pub fn wait_readable<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>, timeout: Duration) -> Result<(), Errno> {
     let mut some = fds.take(WAITED_MAX).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     let Some(first) = some.next() else { return Ok(()) };

@@ -1,11 +1,11 @@
-//! Deliberate refusals: in debug builds, calls of this crate fail now and then, as the kernel may make them fail.
+//! Deliberate refusals for tests. In debug builds, some calls of this crate fail as the kernel may make them fail.
 //!
-//! `HANARE_TEST_REFUSE=SEED[:PER_MILLE]` enables them. The seed and the number of the call determine whether the call
-//! fails, and with which errno. Release builds do not contain this.
+//! `HANARE_TEST_REFUSE=SEED[:PER_MILLE]` enables the refusals. The seed and the number of the call decide whether the
+//! call fails, and with which errno. Release builds do not contain this code.
 
 use crate::raw::Errno;
 
-/// A call that can be refused.
+/// A system call that can be refused on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub(crate) enum Call {
@@ -53,19 +53,19 @@ mod armed {
     const PAGE: usize = 4096;
     const PER_MILLE_DEFAULT: u64 = 20;
 
-    /// The seed; 0 if nothing is refused.
+    /// The seed of the refusals. 0 if no call is refused.
     static SEED: AtomicU64 = AtomicU64::new(0);
     static PER_MILLE: AtomicU64 = AtomicU64::new(0);
     static CALLS: AtomicU64 = AtomicU64::new(0);
 
     /// Enables the refusals if `HANARE_TEST_REFUSE` asks for them.
     pub fn arm_from_environment() {
-        // SAFETY: a terminated name. The string is read before any other code could change it.
+        // SAFETY: the name is terminated. The string is read before any other code could change it.
         let text = unsafe { libc::getenv(c"HANARE_TEST_REFUSE".as_ptr()) };
         if text.is_null() {
             return;
         }
-        // SAFETY: the environment holds terminated strings.
+        // SAFETY: `text` is not null, and `getenv` returns terminated strings.
         let text = unsafe { std::ffi::CStr::from_ptr(text) }.to_str().unwrap_or_default();
         let (seed, per_mille) = text.split_once(':').unwrap_or((text, ""));
         let Ok(seed) = seed.parse::<u64>() else { return };
@@ -73,7 +73,7 @@ mod armed {
         SEED.store(seed, Relaxed);
     }
 
-    /// The number that decides about the next call; `None` if nothing is refused.
+    /// Returns the random number of a refusal if the next call is refused. Returns `None` if the call succeeds.
     fn next() -> Option<u64> {
         let seed = SEED.load(Relaxed);
         if seed == 0 {
@@ -107,14 +107,14 @@ mod armed {
         }
     }
 
-    /// A refusal of this call, if one is due.
+    /// Returns an errno if this call is to be refused.
     pub(crate) fn draw(call: Call) -> Result<(), Errno> {
         let Some(x) = next() else { return Ok(()) };
         let errnos = errnos(call);
         Err(Errno(errnos[x as usize % errnos.len()]))
     }
 
-    /// Shortens the length that a call is to handle: now and then to its first pages only.
+    /// Returns the number of bytes that a call shall process. It is `len`, or sometimes only the first pages of `len`.
     pub(crate) fn shorten(_call: Call, len: usize) -> usize {
         match next() {
             Some(x) if len > PAGE => PAGE * (1 + x as usize % (len / PAGE)),

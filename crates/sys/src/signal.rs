@@ -1,9 +1,10 @@
-//! SIGBUS and SIGSEGV handlers for page faults, chaining to the program's own, and blocking
-//! signals.
+//! SIGBUS and SIGSEGV handlers for page faults. A fault that is not Hanare's is passed on to the program's own action.
+//! This module also blocks signals.
 //!
-//! This room knows what a fault signal says and nothing of pages. A handler runs with every signal blocked, on the
-//! alternate stack if the thread has one. A fault that is not ours goes to the previous action, or to the one that the
-//! program set since ([`set_chained`]), as if our handler did not exist.
+//! This module reads fault signals and knows nothing of pages. Its handler runs with every signal blocked, on the
+//! alternate stack if the thread has one. It passes a foreign fault on to the program's own action. That is
+//! the action from before the installation, or the action that the program set later ([`set_chained`]). The effect is
+//! as if our handler did not exist.
 
 use crate::futex::LockCell;
 use crate::raw::{self, Errno};
@@ -12,28 +13,28 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// Why a handler was not installed.
+/// The reasons why a handler could not be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SignalError {
-    /// Only fault signals are handled here.
+    /// The signal is neither SIGBUS nor SIGSEGV.
     #[error("signal {0} is not a fault signal; only SIGBUS and SIGSEGV can be handled")]
     NotAFaultSignal(i32),
-    /// The kernel refused.
+    /// The kernel refused to change the action of the signal.
     #[error("cannot change the action of signal {signal}: {errno}")]
     Action {
-        /// The signal.
+        /// The number of the signal.
         signal: i32,
         /// The kernel's error.
         errno: Errno,
     },
 }
 
-/// The information in a fault signal.
+/// The data of one fault signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultInfo {
     /// The accessed address.
     pub addr: usize,
-    /// Whether the access was a write; `None` if the machine does not say.
+    /// Whether the access was a write. `None` if the machine does not report it.
     pub write: Option<bool>,
     /// `SIGBUS` or `SIGSEGV`.
     pub signal: i32,
@@ -41,23 +42,23 @@ pub struct FaultInfo {
     pub code: i32,
 }
 
-/// The handler's verdict on a fault.
+/// A handler's decision about a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The page is present now. Repeat the access.
+    /// The page is present now, so the thread repeats the access.
     Handled,
-    /// Not our memory: the program's own action applies.
+    /// The fault is not in Hanare's memory, so the program's own action applies.
     NotOurs,
 }
 
-/// Decides on a fault, in the thread that caused it. It must be async-signal-safe.
+/// A function that decides about a fault, in the thread that caused the fault. It must be async-signal-safe.
 pub type FaultHandler = fn(FaultInfo) -> Verdict;
 
 /// The state of one fault signal.
 struct Slot {
-    /// The [`FaultHandler`], or null.
+    /// The address of the [`FaultHandler`], or null if none is installed.
     handler: AtomicPtr<()>,
-    /// The action for faults that are not ours. It is always locked with all signals blocked.
+    /// The program's action for faults that are not Hanare's. A thread blocks all signals before it locks this cell.
     chained: LockCell<Action>,
 }
 
@@ -109,40 +110,41 @@ impl Action {
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = self.handler;
         action.sa_flags = (self.flags & !SA_RESTORER) as c_int;
-        // SAFETY: a sigset_t is at least the kernel's 64 bits long, and these come first.
+        // SAFETY: `sa_mask` is a sigset_t, whose first 64 bits are the kernel's signal set.
         unsafe { (&raw mut action.sa_mask).cast::<u64>().write(self.mask) };
         action
     }
 }
 
-/// The kernel's 64 bits of a C library signal set.
+/// Returns the kernel's 64 bits of a C library signal set.
 fn first_word(set: &libc::sigset_t) -> u64 {
-    // SAFETY: a sigset_t is at least the kernel's 64 bits long, and these come first.
+    // SAFETY: the first 64 bits of a sigset_t are the kernel's signal set.
     unsafe { std::ptr::from_ref(set).cast::<u64>().read() }
 }
 
 const SA_RESTORER: libc::c_ulong = 0x0400_0000;
 const KERNEL_SET_BYTES: usize = 8;
 
-/// Changes (if `new`) the action of a signal and returns the old one. Does not use the C library's `sigaction`, which
-/// the program or our own shim may have replaced.
+/// Sets the action of a signal if `new` is given, and returns the old action. It does not use the C library's
+/// `sigaction`, because the program or our own preloaded library may have replaced that function.
 fn kernel_action(signal: c_int, new: Option<Action>) -> Result<Action, SignalError> {
     let new = new.map(with_restorer);
     let mut old = Action::DEFAULT;
     let new_ptr = new.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
     let args = [signal as usize, new_ptr, &raw mut old as usize, KERNEL_SET_BYTES, 0, 0];
-    // SAFETY: both pointers are null or valid kernel sigactions. The callers vouch for the handlers in them.
+    // SAFETY: `new_ptr` is null or points to a kernel sigaction, and the kernel writes the old one to `old`. The
+    // callers guarantee that the handler is valid.
     unsafe { raw::syscall(libc::SYS_rt_sigaction, args) }.map_err(|errno| SignalError::Action { signal, errno })?;
     Ok(old)
 }
 
-/// x86-64 has no default return path from a handler.
+/// Adds the restorer, the code that returns from a handler. The kernel has no default restorer on x86-64.
 #[cfg(target_arch = "x86_64")]
 fn with_restorer(action: Action) -> Action {
     Action { flags: action.flags | SA_RESTORER, restorer: hanare_sys_restore_rt as *const () as usize, ..action }
 }
 
-/// The kernel returns from handlers through its vDSO.
+/// Removes the restorer, the code that returns from a handler. On this machine the kernel uses its vDSO instead.
 #[cfg(not(target_arch = "x86_64"))]
 fn with_restorer(action: Action) -> Action {
     Action { flags: action.flags & !SA_RESTORER, restorer: 0, ..action }
@@ -153,7 +155,7 @@ unsafe extern "C" {
     fn hanare_sys_restore_rt();
 }
 
-// rt_sigreturn, in the exact bytes by which unwinders and debuggers recognise a signal frame.
+// The system call rt_sigreturn. Unwinders and debuggers recognise a signal frame by exactly these bytes.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".text",
@@ -168,11 +170,11 @@ std::arch::global_asm!(
     ".size hanare_sys_restore_rt, .-hanare_sys_restore_rt",
 );
 
-/// Puts `handler` in front of the present action of `signal` (SIGBUS or SIGSEGV), which becomes the chained one. A
-/// second call replaces the handler and keeps the chained action.
+/// Installs `handler` in front of the present action of `signal` (SIGBUS or SIGSEGV). That action becomes the chained
+/// action. A second call replaces the handler and keeps the chained action.
 ///
 /// # Errors
-/// [`SignalError`].
+/// [`SignalError`] if `signal` is another signal, or if the kernel refuses.
 pub fn install(signal: i32, handler: FaultHandler) -> Result<(), SignalError> {
     let slot = slot(signal).ok_or(SignalError::NotAFaultSignal(signal))?;
     let present = kernel_action(signal, None)?;
@@ -180,17 +182,18 @@ pub fn install(signal: i32, handler: FaultHandler) -> Result<(), SignalError> {
         let _mask = SignalMask::block_all();
         *slot.chained.lock() = present;
     }
-    // In this order, a fault that arrives between the two lines finds either the old action or the complete new one.
+    // The handler is stored before the kernel knows `entry`. So a fault between the two steps finds either the old
+    // action or the complete new one.
     slot.handler.store(handler as *mut (), Ordering::Release);
     let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK) as libc::c_ulong;
     kernel_action(signal, Some(Action { handler: entry as *const () as usize, flags, restorer: 0, mask: u64::MAX }))?;
     Ok(())
 }
 
-/// Restores the signal's chained action.
+/// Restores the chained action of the signal.
 ///
 /// # Errors
-/// [`SignalError`].
+/// [`SignalError`] if `signal` is not a fault signal, or if the kernel refuses.
 pub fn uninstall(signal: i32) -> Result<(), SignalError> {
     let slot = slot(signal).ok_or(SignalError::NotAFaultSignal(signal))?;
     let _mask = SignalMask::block_all();
@@ -198,7 +201,8 @@ pub fn uninstall(signal: i32) -> Result<(), SignalError> {
     kernel_action(signal, Some(chained)).map(drop)
 }
 
-/// Makes a program that `command` starts ignore these signals (bit n-1 for signal n), which this process catches.
+/// Makes the program that `command` starts ignore the given signals. Bit n-1 stands for signal n. Otherwise the program
+/// would start with the default action, because this process has handlers for these signals.
 pub fn ignore_in(command: &mut std::process::Command, signals: u64) {
     use std::os::unix::process::CommandExt;
     if signals == 0 {
@@ -212,24 +216,24 @@ pub fn ignore_in(command: &mut std::process::Command, signals: u64) {
             .find_map(Result::err)
             .map_or(Ok(()), |_| Err(std::io::Error::from_raw_os_error(libc::EINVAL)))
     };
-    // SAFETY: the closure only makes system calls, which are allowed between fork and exec.
+    // SAFETY: `ignore` only makes system calls, which are allowed between fork and exec.
     unsafe { command.pre_exec(ignore) };
 }
 
-/// Whether our handler is installed for the signal.
+/// Checks whether our handler is installed for the signal.
 #[must_use]
 pub fn is_installed(signal: i32) -> bool {
     kernel_action(signal, None).is_ok_and(|present| present.handler == entry as *const () as usize)
 }
 
-/// Stores the action that the program wants for `signal`. It is chained and does not replace our handler. Returns the
-/// previous one. For an interposed `sigaction`.
+/// Stores the action that the program wants for `signal` as the chained action. Our handler stays installed. Returns
+/// the previous chained action. An interposed `sigaction` calls this.
 ///
 /// # Errors
-/// [`SignalError::NotAFaultSignal`].
+/// [`SignalError::NotAFaultSignal`] if `signal` is neither SIGBUS nor SIGSEGV.
 ///
 /// # Safety
-/// The action's handler must be valid for sigaction(2).
+/// The handler in `action` must be valid for sigaction(2).
 pub unsafe fn set_chained(signal: i32, action: libc::sigaction) -> Result<libc::sigaction, SignalError> {
     let slot = slot(signal).ok_or(SignalError::NotAFaultSignal(signal))?;
     let _mask = SignalMask::block_all();
@@ -237,26 +241,27 @@ pub unsafe fn set_chained(signal: i32, action: libc::sigaction) -> Result<libc::
     Ok(old.to_libc())
 }
 
-/// The action that the program wants for `signal`.
+/// Returns the action that the program wants for `signal`.
 ///
 /// # Errors
-/// [`SignalError::NotAFaultSignal`].
+/// [`SignalError::NotAFaultSignal`] if `signal` is neither SIGBUS nor SIGSEGV.
 pub fn chained(signal: i32) -> Result<libc::sigaction, SignalError> {
     let slot = slot(signal).ok_or(SignalError::NotAFaultSignal(signal))?;
     let _mask = SignalMask::block_all();
     Ok(slot.chained.lock().to_libc())
 }
 
-/// The function that the kernel calls. Every signal is blocked here, including the C library's own: the frame may be on
-/// a small stack, and serving a fault ends by itself.
+/// The handler that the kernel calls. It runs with every signal blocked, even the C library's own, because its frame
+/// may be on a small stack. The blocked signals wait only for a short time, because resolving a fault always ends.
 extern "C" fn entry(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the C library's errno of this thread. The interrupted code must find it unchanged.
+    // SAFETY: `__errno_location` returns the address of this thread's `errno`. The interrupted code must find `errno`
+    // unchanged.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: `errno` points to this thread's `errno`, which is always readable.
     let saved = unsafe { *errno };
     let uncancelled = Uncancelled::begin();
     let verdict = decide(signal, info, context);
-    // SAFETY: as above.
+    // SAFETY: `errno` points to this thread's `errno`, which is always writable.
     unsafe { *errno = saved };
     drop(uncancelled);
     if verdict == Verdict::NotOurs {
@@ -271,20 +276,20 @@ fn decide(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) -> Ve
     let handler = slot.handler.load(Ordering::Acquire);
     // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler.
     let (addr, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
-    // A signal that a process sent is not a fault, whatever address it carries.
+    // A signal that a process sent is not a fault, even if it contains an address.
     if handler.is_null() || code <= 0 {
         return Verdict::NotOurs;
     }
-    // SAFETY: the slot only ever holds null or a FaultHandler.
+    // SAFETY: `handler` is not null, and `install` stores only addresses of `FaultHandler` functions.
     let handler: FaultHandler = unsafe { std::mem::transmute::<*mut (), FaultHandler>(handler) };
-    // Far memory is never executable, so a jump into it is the program's own mistake.
+    // Memory that Hanare pages is never executable. So an instruction fetch from it is the program's own mistake.
     if signal == libc::SIGSEGV && is_fetch(context) {
         return Verdict::NotOurs;
     }
     handler(FaultInfo { addr, write: is_write(context), signal, code })
 }
 
-/// Carries out the program's own action for this signal.
+/// Applies the program's own action for this signal.
 fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(slot) = slot(signal) else { return };
     let action = {
@@ -299,27 +304,28 @@ fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let sent = unsafe { (*info).si_code } <= 0;
     match action.handler {
         libc::SIG_IGN if sent => {}
-        // The kernel does not let a fault be ignored either.
+        // A fault cannot be ignored, so SIG_IGN kills the process as well. The kernel behaves in the same way.
         libc::SIG_DFL | libc::SIG_IGN => die_by_default(signal, sent),
         handler => call_chained(action, handler, signal, info, context),
     }
 }
 
-/// Restores the default action. On return, the access is repeated and the process dies of it. A sent signal is sent
-/// again.
+/// Restores the default action, so that the process dies. A fault then occurs again when the access is repeated. A
+/// signal that a process sent is sent again by this function.
 fn die_by_default(signal: c_int, sent: bool) {
-    // Ignored: it cannot fail for a valid signal number. If it did, the fault would arrive here again.
+    // The result is ignored because the call cannot fail for a valid signal. If it failed, the fault would arrive here
+    // again.
     let _ = kernel_action(signal, Some(Action::DEFAULT));
     if sent {
         let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
         let thread = crate::thread::gettid() as usize;
-        // Ignored: without the signal the process goes on, as if it had not been sent. SAFETY: plain integers. The
-        // signal is blocked until our handler returns.
+        // The result is ignored. If the call fails, the process goes on as if nobody had sent the signal. SAFETY: the
+        // call takes only integers. The signal is blocked until our handler returns.
         let _ = unsafe { raw::syscall(libc::SYS_tgkill, [process, thread, signal as usize, 0, 0, 0]) };
     }
 }
 
-/// Calls the program's handler with the signal mask that the kernel would have set. The handler may leave by
+/// Calls the program's handler under the signal mask that the kernel would have set for it. The handler may leave by
 /// `siglongjmp`.
 fn call_chained(action: Action, handler: usize, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let itself = if action.has(libc::SA_NODEFER) { 0 } else { 1 << (signal - 1) };
@@ -328,42 +334,42 @@ fn call_chained(action: Action, handler: usize, signal: c_int, info: *mut libc::
     set_mask(interrupted | action.mask | itself);
     if action.has(libc::SA_SIGINFO) {
         type Full = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
-        // SAFETY: the program gave this address as an SA_SIGINFO handler.
+        // SAFETY: the program set `handler` with SA_SIGINFO, so it has the signature `Full`.
         let handler = unsafe { std::mem::transmute::<usize, Full>(handler) };
         handler(signal, info, context);
     } else {
-        // SAFETY: the program gave this address as a plain handler.
+        // SAFETY: the program set `handler` without SA_SIGINFO, so it has the signature of a plain handler.
         let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(handler) };
         handler(signal);
     }
 }
 
-/// The error code of a page fault.
+/// Returns the error code of a page fault. Returns `None` if the trap was not a page fault.
 #[cfg(target_arch = "x86_64")]
 fn error_code(context: *mut c_void) -> Option<i64> {
     const TRAP_PAGE_FAULT: i64 = 14;
     // SAFETY: the kernel passes a valid ucontext to an SA_SIGINFO handler.
     let registers = unsafe { &raw const (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
-    // SAFETY: as above. Both indexes are inside the array.
+    // SAFETY: `registers` points into the valid ucontext, and both indexes are inside the array.
     let (trap, error) = unsafe { ((*registers)[libc::REG_TRAPNO as usize], (*registers)[libc::REG_ERR as usize]) };
     (trap == TRAP_PAGE_FAULT).then_some(error)
 }
 
-/// Whether the fault was a write.
+/// Checks whether the fault was a write. Returns `None` if the trap was not a page fault.
 #[cfg(target_arch = "x86_64")]
 fn is_write(context: *mut c_void) -> Option<bool> {
     const WRITE: i64 = 1 << 1;
     error_code(context).map(|error| error & WRITE != 0)
 }
 
-/// Whether the fault was an instruction fetch.
+/// Checks whether the fault was an instruction fetch.
 #[cfg(target_arch = "x86_64")]
 fn is_fetch(context: *mut c_void) -> bool {
     const FETCH: i64 = 1 << 4;
     error_code(context).is_some_and(|error| error & FETCH != 0)
 }
 
-/// Whether the fault was a write.
+/// Checks whether the fault was a write. Returns `None` if the kernel does not report it.
 #[cfg(target_arch = "aarch64")]
 fn is_write(context: *mut c_void) -> Option<bool> {
     const WRITE_NOT_READ: u64 = 1 << 6;
@@ -372,20 +378,20 @@ fn is_write(context: *mut c_void) -> Option<bool> {
     Some(syndrome & WRITE_NOT_READ != 0)
 }
 
-/// Whether the fault was an instruction fetch.
+/// Checks whether the fault was an instruction fetch.
 #[cfg(target_arch = "aarch64")]
 fn is_fetch(context: *mut c_void) -> bool {
     const CLASS_INSTRUCTION_ABORT_USER: u64 = 0x20;
     syndrome(context).is_some_and(|syndrome| syndrome >> 26 == CLASS_INSTRUCTION_ABORT_USER)
 }
 
-/// The syndrome register, from its record after the registers.
+/// Returns the fault's syndrome register. The kernel stores it in a record after the registers.
 #[cfg(target_arch = "aarch64")]
 fn syndrome(context: *mut c_void) -> Option<u64> {
     const ESR_MAGIC: u32 = 0x4553_5201;
     const RECORDS_BYTES: usize = 4096;
-    // The records are the last field of mcontext_t, after pstate and aligned to 16. SAFETY: the kernel passes a valid
-    // ucontext to an SA_SIGINFO handler, and the address stays inside it.
+    // The records are the last field of mcontext_t. They follow `pstate` at the next multiple of 16. SAFETY: the kernel
+    // passes a valid ucontext to an SA_SIGINFO handler, and the address stays inside that ucontext.
     let records = unsafe {
         let machine = &raw const (*context.cast::<libc::ucontext_t>()).uc_mcontext;
         ((&raw const (*machine).pstate).add(1) as usize).next_multiple_of(16)
@@ -393,10 +399,10 @@ fn syndrome(context: *mut c_void) -> Option<u64> {
     let mut offset = 0;
     while offset + 16 <= RECORDS_BYTES {
         let record: *const u32 = std::ptr::with_exposed_provenance(records + offset);
-        // SAFETY: inside the 4096 bytes of records, and 4-aligned because every record is 16-aligned.
+        // SAFETY: `record` is inside the 4096 bytes of records. Every record is aligned to 16 bytes.
         let (magic, size) = unsafe { (*record, *record.add(1)) };
         if magic == ESR_MAGIC {
-            // SAFETY: as above. The syndrome is the 8 bytes after magic and size.
+            // SAFETY: `record` is a syndrome record, whose syndrome is the 8 bytes after magic and size.
             return Some(unsafe { *record.add(2).cast::<u64>() });
         }
         if magic == 0 || size == 0 {
@@ -411,28 +417,32 @@ fn syndrome(context: *mut c_void) -> Option<u64> {
 fn set_mask(mask: u64) -> u64 {
     let mut old = 0u64;
     let args = [libc::SIG_SETMASK as usize, &raw const mask as usize, &raw mut old as usize, KERNEL_SET_BYTES, 0, 0];
-    // Ignored: the kernel refuses only bad pointers, sizes and requests. SAFETY: both pointers are to 64-bit kernel
-    // signal sets.
+    // The result is ignored because the kernel refuses only bad pointers, sizes and requests. SAFETY: `mask` and `old`
+    // are 64-bit kernel signal sets.
     let _ = unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
     old
 }
 
-/// The C library's own signals: 32 cancels a thread, 33 makes each thread adopt a change of user or groups.
+/// The signals that the C library uses itself. Signal 32 cancels a thread. Signal 33 makes each thread adopt a change
+/// of user or groups.
 ///
-/// Signal 33 must never be blocked. A call such as setuid signals every thread and waits until each has answered, so a
-/// thread that blocks the signal makes that call hang. This holds also for a thread that waits for another one, or for
-/// a lock that the caller of setuid holds. The handler of 33 makes one system call and increments a counter. It takes
-/// no lock, and reads only the thread's own data and the stack of the calling thread, which is never far
-/// ([`crate::stack::run_on_fresh`]). So it may run in the middle of the engine. The handler of 32 may end the thread,
-/// which [`Uncancelled`] delays.
+/// [`SignalMask`] must not block signal 33. A call such as setuid signals every thread and waits for an answer from
+/// each. A thread may wait for a lock that the caller of setuid holds. If the thread blocked signal 33, both would
+/// wait for ever.
+///
+/// The handler of signal 33 may run in the middle of the engine. It makes one system call, increments a counter and
+/// takes no lock. It reads only the thread's own data and the stack of the thread that called setuid. That stack is
+/// never paged out ([`crate::stack::run_on_fresh`]).
+///
+/// The handler of signal 32 may end the thread. [`Uncancelled`] delays that.
 const LIBRARY_SIGNALS: u64 = 1 << 31 | 1 << 32;
 
 unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-/// Prevents cancellation of the calling thread until dropped. The C library's reads and waits are points where a
-/// cancelled thread ends, and the engine uses them while it holds locks.
+/// Prevents the cancellation of the calling thread until dropped. A cancelled thread ends inside the C library's reads
+/// and waits. The engine uses these while it holds locks.
 #[derive(Debug)]
 #[must_use = "the thread can be cancelled as soon as the guard is dropped"]
 pub struct Uncancelled {
@@ -441,7 +451,7 @@ pub struct Uncancelled {
 }
 
 impl Uncancelled {
-    /// Prevents cancellation from now on.
+    /// Prevents cancellation until the returned guard is dropped.
     pub fn begin() -> Self {
         Self { old: set_cancel_state(CANCEL_DISABLE), _not_send: PhantomData }
     }
@@ -453,21 +463,22 @@ impl Drop for Uncancelled {
     }
 }
 
-/// PTHREAD_CANCEL_DISABLE.
+/// The C library's PTHREAD_CANCEL_DISABLE.
 const CANCEL_DISABLE: c_int = 1;
 
 fn set_cancel_state(state: c_int) -> c_int {
     let mut old = 0;
-    // SAFETY: fills a number of ours. The state was the thread's before, or is the constant, so the call cannot fail.
+    // SAFETY: the call writes to `old`. `state` is the constant or a state that the C library returned, so the call
+    // cannot fail.
     unsafe { pthread_setcancelstate(state, &raw mut old) };
     old
 }
 
 /// Blocks every signal of the calling thread except the C library's own, and prevents cancellation, until dropped.
-/// Guards nest.
+/// Guards may be nested.
 ///
-/// Fault signals are blocked too, and a fault under a blocked signal kills the process. So access no far memory
-/// meanwhile.
+/// Fault signals are blocked too, and a fault under a blocked signal kills the process. So the thread must not access
+/// memory that may be paged out.
 #[derive(Debug)]
 #[must_use = "signals are unblocked as soon as the guard is dropped"]
 pub struct SignalMask {
@@ -475,7 +486,7 @@ pub struct SignalMask {
     _not_send: PhantomData<*const ()>,
 }
 
-/// The signals that a thread had not blocked before a [`SignalMask`].
+/// The signals that a thread had not blocked before a [`SignalMask`], and its cancellation state.
 #[derive(Debug, Clone, Copy)]
 pub struct Unblocked {
     mask: u64,
@@ -483,7 +494,7 @@ pub struct Unblocked {
 }
 
 impl SignalMask {
-    /// Blocks every signal that may be blocked.
+    /// Blocks every signal except the C library's own.
     pub fn block_all() -> Self {
         let cancel_state = set_cancel_state(CANCEL_DISABLE);
         Self { before: Unblocked { mask: set_mask(!LIBRARY_SIGNALS), cancel_state }, _not_send: PhantomData }
@@ -497,25 +508,26 @@ impl SignalMask {
         before
     }
 
-    /// Whether a signal is pending that was not blocked before. One short system call.
+    /// Checks whether a signal is pending that was not blocked before. Makes one short system call.
     #[must_use]
     pub fn has_waiting(&self) -> bool {
         let mut waiting = 0u64;
         let args = [&raw mut waiting as usize, KERNEL_SET_BYTES, 0, 0, 0, 0];
-        // Ignored: the kernel refuses only a bad pointer or size. SAFETY: the kernel writes a 64-bit signal set.
+        // The result is ignored because the kernel refuses only a bad pointer or size. SAFETY: the kernel writes a
+        // 64-bit signal set to `waiting`.
         let _ = unsafe { raw::syscall(libc::SYS_rt_sigpending, args) };
         waiting & !self.before.mask != 0
     }
 
-    /// Unblocks exactly the signals that were not blocked before [`SignalMask::keep`].
+    /// Restores the signal mask and the cancellation state from before [`SignalMask::block_all`].
     pub fn restore(before: Unblocked) {
         set_mask(before.mask);
         set_cancel_state(before.cancel_state);
     }
 }
 
-/// A descriptor by which a thread that sleeps under a [`SignalMask`] notices signals: it is readable while a signal is
-/// pending that only the mask blocks. Nothing is read from it. The signal is delivered when the mask is dropped.
+/// A descriptor that wakes a thread that sleeps under a [`SignalMask`]. It is readable while a signal is pending that
+/// only the mask blocks. Nobody reads from it. The kernel delivers the signal when the mask is dropped.
 #[derive(Debug)]
 pub struct SignalWatch {
     fd: OwnedFd,
@@ -523,20 +535,20 @@ pub struct SignalWatch {
 }
 
 impl SignalWatch {
-    /// Watches nothing yet.
+    /// Creates a watch for no signals.
     ///
     /// # Errors
-    /// The kernel's error, if there are no descriptors or no memory.
+    /// The kernel's error if there are no descriptors or no memory.
     pub fn new() -> Result<Self, Errno> {
         let fd = Self::set(-1, 0)?;
-        // SAFETY: a new descriptor with no other owner.
+        // SAFETY: `fd` is a new descriptor with no other owner.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, watched: AtomicU64::new(0) })
     }
 
     /// Watches for the signals that only this mask blocks.
     ///
     /// # Errors
-    /// The kernel's error: `EBADF` if the program closed the descriptor.
+    /// The kernel's error, such as `EBADF` if the program closed the descriptor.
     pub fn watch(&self, mask: &SignalMask) -> Result<(), Errno> {
         if self.watched.load(Ordering::Relaxed) != !mask.before.mask {
             Self::set(self.fd.as_raw_fd(), !mask.before.mask)?;
@@ -548,7 +560,7 @@ impl SignalWatch {
     fn set(fd: RawFd, signals: u64) -> Result<RawFd, Errno> {
         let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as usize;
         let args = [fd as usize, &raw const signals as usize, KERNEL_SET_BYTES, flags, 0, 0];
-        // SAFETY: reads a 64-bit kernel signal set, and takes a descriptor of ours or makes one.
+        // SAFETY: the kernel reads `signals`, a 64-bit set. `fd` is a signalfd of ours, or -1 for a new one.
         unsafe { raw::syscall(libc::SYS_signalfd4, args) }.map(|fd| fd as RawFd)
     }
 }

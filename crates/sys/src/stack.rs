@@ -1,17 +1,16 @@
-//! Our own stacks for fault handlers, because a program's alternate signal stack may have only a few hundred bytes
-//! left.
+//! Stacks for Hanare's fault handlers. A program's alternate signal stack may have only a few hundred bytes left.
 
 use crate::futex::LockCell;
 use crate::map::{self, MapError, Mapping, Prot};
 use crate::raw::again;
 use std::ffi::c_void;
 
-/// Bytes of one stack, including a guard page.
+/// The size of one stack in bytes, including its guard page.
 const STACK_BYTES: usize = 128 << 10;
-/// Handlers that can run at once. A further one waits for a stack.
+/// The number of handlers that can run at once. Any further handler waits until a stack is free.
 const STACKS: usize = 64;
 
-/// A pool of stacks. Pages that no handler used take no memory.
+/// A pool of stacks. Pages of a stack that no handler used take no memory.
 pub struct Stacks {
     free: LockCell<Free>,
 }
@@ -22,16 +21,17 @@ struct Free {
 }
 
 impl Stacks {
-    /// Maps the stacks, each above a guard page. Without it, an overflow would change another stack's bytes.
+    /// Maps the stacks. Each stack lies above a guard page. Without the guard page, an overflow would change another
+    /// stack's bytes.
     ///
     /// # Errors
-    /// No address space or no mapping is left.
+    /// [`MapError`] if no address space or no mapping is left.
     pub fn new() -> Result<Self, MapError> {
         let base = Mapping::anonymous(STACKS * STACK_BYTES)?.leak();
         let mut tops = [0; STACKS];
         for (index, top) in tops.iter_mut().enumerate() {
             let low = base + index * STACK_BYTES;
-            // SAFETY: the lowest page of a stack that is not in use yet.
+            // SAFETY: `low` is the lowest page of a new stack that nothing uses yet.
             again(|| unsafe { map::protect(low, map::page_size(), Prot::NONE) })
                 .map_err(|errno| MapError::Reserve { len: STACKS * STACK_BYTES, errno })?;
             *top = low + STACK_BYTES;
@@ -39,13 +39,13 @@ impl Stacks {
         Ok(Self { free: LockCell::new(Free { tops, count: STACKS }) })
     }
 
-    /// Runs `work` on one of the stacks. `work` must not unwind. The calling thread's signals must be blocked, so that
-    /// no handler runs on that stack.
+    /// Runs `work` on one of the stacks. `work` must not unwind. The calling thread must have blocked its signals, so
+    /// that no signal handler runs on that stack.
     pub fn run<F: FnOnce()>(&self, work: F) {
         let top = self.take();
         let mut work = Some(work);
-        // SAFETY: only this call uses the stack, which stays mapped. `trampoline` gets the option that it expects,
-        // which outlives the call.
+        // SAFETY: only this call uses the stack, which stays mapped. `trampoline` gets the `Option<F>` that it expects,
+        // and `work` outlives the call.
         unsafe { call_on(top, trampoline::<F>, (&raw mut work).cast()) };
         self.give(top);
     }
@@ -59,7 +59,8 @@ impl Stacks {
                     return free.tops[free.count];
                 }
             }
-            // Each stack is in use for the bounded time of one fault.
+            // All stacks are in use. A handler uses a stack only while it resolves one fault, so a stack becomes free
+            // soon.
             std::thread::yield_now();
         }
     }
@@ -72,20 +73,21 @@ impl Stacks {
     }
 }
 
-/// Runs `work` on a stack that is made for this call.
+/// Runs `work` on a new stack that is made for this call.
 ///
 /// # Errors
-/// No address space is left. `work` was not run.
+/// [`MapError`] if no address space is left. Then `work` was not run.
 pub fn run_on_fresh<F: FnOnce()>(work: F) -> Result<(), MapError> {
     let stack = Mapping::anonymous(STACK_BYTES)?;
     let mut work = Some(work);
-    // SAFETY: only this call uses the stack. `trampoline` gets the option that it expects, which outlives the call.
+    // SAFETY: only this call uses the stack. `trampoline` gets the `Option<F>` that it expects, and `work` outlives the
+    // call.
     unsafe { call_on(stack.addr() + stack.len(), trampoline::<F>, (&raw mut work).cast()) };
     Ok(())
 }
 
 extern "C" fn trampoline<F: FnOnce()>(work: *mut c_void) {
-    // SAFETY: `run` passes a pointer to its live `Option<F>`.
+    // SAFETY: the callers pass a pointer to their live `Option<F>`.
     if let Some(work) = unsafe { (*work.cast::<Option<F>>()).take() } {
         work();
     }
@@ -97,8 +99,8 @@ extern "C" fn trampoline<F: FnOnce()>(work: *mut c_void) {
 /// `top` is the 16-byte aligned end of a mapped stack that no other code uses. `function` does not unwind.
 #[cfg(target_arch = "x86_64")]
 unsafe fn call_on(top: usize, function: extern "C" fn(*mut c_void), argument: *mut c_void) {
-    // SAFETY: the callee preserves r12, so the old stack pointer comes back. Everything that a C call may change is
-    // declared.
+    // SAFETY: the callee preserves r12, so the old stack pointer is restored after the call. The clobbers name
+    // everything that a C call may change.
     unsafe {
         std::arch::asm!(
             "mov r12, rsp",
@@ -114,14 +116,14 @@ unsafe fn call_on(top: usize, function: extern "C" fn(*mut c_void), argument: *m
     }
 }
 
-/// As on x86-64.
+/// Calls `function(argument)` with the stack pointer at `top`.
 ///
 /// # Safety
-/// As on x86-64.
+/// `top` is the 16-byte aligned end of a mapped stack that no other code uses. `function` does not unwind.
 #[cfg(target_arch = "aarch64")]
 unsafe fn call_on(top: usize, function: extern "C" fn(*mut c_void), argument: *mut c_void) {
-    // SAFETY: the callee preserves x20, so the old stack pointer comes back. Everything that a C call may change is
-    // declared.
+    // SAFETY: the callee preserves x20, so the old stack pointer is restored after the call. The clobbers name
+    // everything that a C call may change.
     unsafe {
         std::arch::asm!(
             "mov x20, sp",
@@ -149,7 +151,7 @@ mod tests {
         for round in 0..3 * STACKS {
             let mut seen = 0;
             stacks.run(|| {
-                // Deep enough to need more than a page.
+                // This array needs more than one page of stack.
                 let block = std::hint::black_box([round as u8; 32 << 10]);
                 there = block.as_ptr() as usize;
                 seen = block.iter().map(|&byte| byte as usize).sum::<usize>();

@@ -1,11 +1,12 @@
 //! Finds functions of a loaded library in that library itself.
 //!
-//! A name that the dynamic linker binds may lead to another definition: some allocators define even the C library's
-//! internal names. This room reads the tables of one library in memory. It calls nothing of the C library except
-//! `getauxval`, allocates nothing and takes no lock, so it may run inside the program's first `malloc`.
+//! The dynamic linker may bind a name to another definition. Some allocators even define the C library's internal
+//! names. This module avoids that by reading the tables of one library in memory. It calls no function of the C library
+//! except `getauxval`, allocates nothing and takes no lock. So it may run inside the program's first `malloc`.
 //!
-//! It finds only libraries that were loaded with the program. They come first in the dynamic linker's list and never
-//! leave it, so nothing read here changes meanwhile. Every read of a library is checked against its readable segments.
+//! This module finds only libraries that were loaded with the program. They are the first in the dynamic linker's list
+//! and never leave it. So nothing that is read here changes meanwhile. Every read is checked against the readable
+//! segments of the library.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -14,7 +15,8 @@ use libc::{Elf64_Ehdr, Elf64_Phdr, Elf64_Sym};
 
 use crate::raw::syscall;
 
-/// Most objects searched. No program has more, so a broken list ends here.
+/// The maximum number of objects that a search visits. No program has more, so the search ends even if the list is
+/// broken.
 const OBJECTS_MAX: usize = 4096;
 const CHAIN_MAX: usize = 1 << 16;
 const ENTRIES_MAX: usize = 256;
@@ -22,7 +24,7 @@ const HEADERS_MAX: usize = 64;
 const SEGMENTS_MAX: usize = 16;
 const NAME_MAX: usize = 256;
 
-/// The kernel's smallest page.
+/// The smallest page size of the kernel, in bytes.
 const PAGE: usize = 4096;
 
 const DT_NULL: u64 = 0;
@@ -34,10 +36,10 @@ const DT_GNU_HASH: u64 = 0x6fff_fef5;
 const DT_VERSYM: u64 = 0x6fff_fff0;
 const STT_FUNC: u8 = 2;
 
-/// Flag of a symbol's version: the symbol is hidden from references without a version.
+/// A flag of a symbol's version. References without a version do not see a symbol with this flag.
 const VERSION_HIDDEN: u16 = 0x8000;
 
-/// The beginning of the dynamic linker's `r_debug` and `link_map`, whose layout debuggers rely on.
+/// The beginning of the dynamic linker's `r_debug`. Debuggers rely on this layout and on that of `link_map` (`Link`).
 #[repr(C)]
 struct Debug {
     version: i32,
@@ -52,14 +54,14 @@ struct Link {
     next: *const Link,
 }
 
-/// The readable memory of one object.
+/// The readable segments of one loaded object.
 #[derive(Clone, Copy, Debug)]
 struct Image {
     base: usize,
     segments: [(usize, usize); SEGMENTS_MAX],
 }
 
-/// A library that was loaded with the program.
+/// The tables of a library that was loaded with the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
     image: Image,
@@ -71,12 +73,13 @@ pub struct Library {
 }
 
 impl Library {
-    /// The library with this `soname`; `None` in a program without it, or without a dynamic linker.
+    /// Returns the library with this `soname`. Returns `None` if the program has no such library or no dynamic linker.
     #[must_use]
     pub fn loaded(soname: &CStr) -> Option<Library> {
         let mut link = first_link()?;
         for _ in 0..OBJECTS_MAX {
-            // SAFETY: the list's members are the dynamic linker's, and those from the start stay in it (see above).
+            // SAFETY: `link` is a member of the dynamic linker's list. Members that were loaded with the program stay
+            // in the list.
             let object = unsafe { &*link.as_ptr() };
             let library = Image::of(object).and_then(|image| Library::of(image, object.dynamic));
             if let Some(library) = library.filter(|library| library.is_called(soname)) {
@@ -115,14 +118,15 @@ impl Library {
         self.has_text(self.soname, soname)
     }
 
-    /// Whether `text` is at this offset of the table of names.
+    /// Checks whether `text` is at this offset of the table of names.
     fn has_text(&self, offset: usize, text: &CStr) -> bool {
         let text = text.to_bytes_with_nul();
         let Some(start) = self.names.checked_add(offset) else { return false };
         text.len() <= NAME_MAX && text.iter().zip(start..).all(|(&byte, at)| self.image.read(at) == Some(byte))
     }
 
-    /// The function to which a reference to this name without a version is bound; `None` if this library defines none.
+    /// Returns the function to which a reference to this name without a version is bound. Returns `None` if this
+    /// library does not define it.
     #[must_use]
     pub fn function(&self, name: &CStr) -> Option<NonNull<c_void>> {
         let [buckets, first, filter_words, _]: [u32; 4] = self.image.read(self.hash)?;
@@ -134,7 +138,8 @@ impl Library {
         let head: u32 = self.image.read(heads.checked_add((wanted as usize).checked_rem(buckets)? * 4)?)?;
         let head = head as usize;
         for nth in (head..).take(CHAIN_MAX) {
-            // An empty bucket contains a number below the first hashed symbol's.
+            // An empty bucket contains 0, which is below the number of the first hashed symbol. Then `checked_sub`
+            // fails.
             let hash: u32 = self.image.read(chains.checked_add(nth.checked_sub(first)? * 4)?)?;
             if hash | 1 == wanted | 1
                 && let Some(found) = self.defined(nth, name)
@@ -148,7 +153,7 @@ impl Library {
         None
     }
 
-    /// The address of symbol `nth`, if it is the function of this name.
+    /// Returns the address of symbol number `nth` if this symbol is a function with this name.
     fn defined(&self, nth: usize, name: &CStr) -> Option<NonNull<c_void>> {
         let symbol: Elf64_Sym = self.image.read(self.symbols.checked_add(nth.checked_mul(size_of::<Elf64_Sym>())?)?)?;
         let is_function = symbol.st_info & 0xf == STT_FUNC && symbol.st_shndx != 0;
@@ -167,21 +172,21 @@ impl Library {
 }
 
 impl Image {
-    /// `None` if the object's header is not at its base, as in a program with a fixed address.
+    /// Finds the readable segments of an object. Returns `None` if the object's header is not at its base, as in a
+    /// program with a fixed address.
     fn of(object: &Link) -> Option<Image> {
         let base = object.base;
         if base == 0 || !is_mapped(base) {
             return None;
         }
-        // SAFETY: a mapped page at the base of an object. It should be the object's header; that is checked before its
-        // contents are used.
+        // SAFETY: `base` is a mapped page. The code checks that it holds an ELF header before it uses the contents.
         let header = unsafe { (base as *const Elf64_Ehdr).read() };
         let (start, count) = (usize::try_from(header.e_phoff).ok()?, usize::from(header.e_phnum).min(HEADERS_MAX));
         let fits = start.checked_add(count * size_of::<Elf64_Phdr>()).is_some_and(|end| end <= PAGE);
         if header.e_ident[..4] != *b"\x7fELF" || usize::from(header.e_phentsize) != size_of::<Elf64_Phdr>() || !fits {
             return None;
         }
-        // SAFETY: this number of headers is in the page that was checked.
+        // SAFETY: `fits` says that these headers are inside the page at `base`.
         let headers = (0..count).map(|nth| unsafe { ((base + start) as *const Elf64_Phdr).add(nth).read_unaligned() });
         let mut image = Image { base, segments: [(0, 0); SEGMENTS_MAX] };
         let (mut places, mut is_this) = (image.segments.iter_mut(), false);
@@ -202,15 +207,15 @@ impl Image {
         })
     }
 
-    /// The value at an address of the object; `None` outside it. For types of plain numbers, for which any bytes are
-    /// valid.
+    /// Returns the value at an address of the object. Returns `None` if the value is not inside a readable segment.
     fn read<T: Plain>(&self, addr: usize) -> Option<T> {
-        // SAFETY: inside a readable segment of an object, which stays mapped. Any bytes are a valid `T`.
+        // SAFETY: `contains` says that the value is inside a readable segment, which stays mapped. Any bytes are a
+        // valid `T`.
         self.contains(addr, size_of::<T>()).then(|| unsafe { (addr as *const T).read_unaligned() })
     }
 
-    /// Makes an address of an object's dynamic section absolute. The dynamic linker has done so already, except in the
-    /// vDSO.
+    /// Makes an address of an object's dynamic section absolute. The dynamic linker has already made it absolute,
+    /// except in the vDSO.
     fn absolute(&self, value: usize) -> usize {
         if self.contains(value, 1) { value } else { self.base.wrapping_add(value) }
     }
@@ -221,39 +226,40 @@ impl Image {
 /// # Safety
 /// Any bytes are a valid value of the type.
 unsafe trait Plain: Copy {}
-// SAFETY: plain numbers.
+// SAFETY: u8 is a plain number, so any bytes are valid.
 unsafe impl Plain for u8 {}
-// SAFETY: plain numbers.
+// SAFETY: u16 is a plain number, so any bytes are valid.
 unsafe impl Plain for u16 {}
-// SAFETY: plain numbers.
+// SAFETY: u32 is a plain number, so any bytes are valid.
 unsafe impl Plain for u32 {}
-// SAFETY: plain numbers.
+// SAFETY: the array holds plain numbers, so any bytes are valid.
 unsafe impl Plain for [u32; 4] {}
-// SAFETY: plain numbers.
+// SAFETY: the array holds plain numbers, so any bytes are valid.
 unsafe impl Plain for [u64; 2] {}
-// SAFETY: a structure of plain numbers.
+// SAFETY: the struct holds plain numbers, so any bytes are valid.
 unsafe impl Plain for Elf64_Sym {}
 
-/// The head of the dynamic linker's list, found through the program's own headers.
+/// Returns the head of the dynamic linker's list. It finds the list through the program's own headers.
 fn first_link() -> Option<NonNull<Link>> {
-    // SAFETY: numbers that the kernel gave this process.
+    // SAFETY: `getauxval` returns numbers that the kernel passed to this process.
     let (headers, count) =
         unsafe { (libc::getauxval(libc::AT_PHDR) as usize, libc::getauxval(libc::AT_PHNUM) as usize) };
     if headers == 0 {
         return None;
     }
-    // SAFETY: the program's headers, which stay mapped.
+    // SAFETY: AT_PHDR and AT_PHNUM describe the program's headers, which stay mapped.
     let headers = unsafe { std::slice::from_raw_parts(headers as *const Elf64_Phdr, count) };
     let find = |kind| headers.iter().find(|header| header.p_type == kind).map(|header| header.p_vaddr as usize);
     let base = (headers.as_ptr() as usize).wrapping_sub(find(libc::PT_PHDR)?);
     let dynamic = base.wrapping_add(find(libc::PT_DYNAMIC)?);
     for nth in 0..ENTRIES_MAX {
-        // SAFETY: the program's dynamic section, which ends with a null entry.
+        // SAFETY: `dynamic` is the program's dynamic section, which ends with a null entry.
         let [tag, value] = unsafe { (dynamic as *const [u64; 2]).add(nth).read() };
         match tag {
             DT_NULL => return None,
             DT_DEBUG => {
-                // SAFETY: null, or the dynamic linker's structure for debuggers, which begins like this in every version.
+                // SAFETY: `value` is null or the dynamic linker's `r_debug`, which begins like `Debug` in every
+                // version.
                 return unsafe { (value as *const Debug).as_ref() }.and_then(|it| NonNull::new(it.first.cast_mut()));
             }
             _ => {}
@@ -262,10 +268,10 @@ fn first_link() -> Option<NonNull<Link>> {
     None
 }
 
-/// Whether memory is mapped at this page.
+/// Checks whether memory is mapped at this page.
 fn is_mapped(page: usize) -> bool {
     let mut there = 0_u8;
-    // SAFETY: mincore accesses nothing of the page, and writes one byte.
+    // SAFETY: mincore does not access the page. It writes one byte to `there`.
     unsafe { syscall(libc::SYS_mincore, [page, PAGE, &raw mut there as usize, 0, 0, 0]) }.is_ok()
 }
 
@@ -278,7 +284,7 @@ mod tests {
     }
 
     fn by_linker(name: &CStr) -> *mut c_void {
-        // SAFETY: a plain lookup with a terminated name.
+        // SAFETY: `dlsym` gets a terminated name and only looks it up.
         unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
     }
 
@@ -298,14 +304,15 @@ mod tests {
             let name = std::ffi::CString::new(format!("no_such_{nth}")).expect("a name");
             assert!(library().function(&name).is_none(), "{name:?}");
         }
-        // Data, a prefix of a name, and no name.
+        // These names are a variable, a prefix of a function, an empty name, and a function's name with one more
+        // letter.
         for name in [c"environ", c"mallo", c"", c"__libc_mallocs"] {
             assert!(library().function(name).is_none(), "{name:?}");
         }
         assert!(Library::loaded(c"libnone.so.1").is_none());
     }
 
-    /// A library in an array: its hash table at the start, everything else after it.
+    /// Makes a library inside an array. Its hash table and all other tables are at the start of the array.
     fn made(words: &[u32]) -> Library {
         let start = words.as_ptr() as usize;
         let mut segments = [(0, 0); SEGMENTS_MAX];

@@ -1,4 +1,4 @@
-//! Threads of this process: their identity, CPUs and number.
+//! Threads of this process: their ids, their CPUs, their scheduling and their number.
 
 mod watch;
 
@@ -13,23 +13,23 @@ use std::io::Write;
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// The kernel's id of the calling thread.
+/// Returns the kernel's id of the calling thread.
 #[must_use]
 pub fn gettid() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// The CPUs that the user (taskset, the batch system) allows this process: those of the first thread that asked for a
-/// change, before that change.
+/// The CPUs that the user (taskset, the batch system) allows this process. The first thread that changes its CPUs
+/// stores them here before the change. `None` until then.
 static ALLOWED: LockCell<Option<CpuSet>> = LockCell::new(None);
 
-/// The kernel's id of the first thread of this process. It is also the process's id.
+/// Returns the kernel's id of the first thread of this process. The process has the same id.
 #[must_use]
 pub fn first() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }
 
-/// Returns the allowed CPUs. The first call stores them.
+/// Returns the CPUs that the user allows this process. The first call reads and stores them.
 fn allowed() -> Result<CpuSet, Errno> {
     let mut allowed = ALLOWED.lock();
     if let Some(set) = *allowed {
@@ -43,7 +43,7 @@ fn allowed() -> Result<CpuSet, Errno> {
 /// Restricts the calling thread to these CPUs.
 ///
 /// # Errors
-/// `EINVAL` if none of them exists, or one is beyond 1023.
+/// `EINVAL` if none of these CPUs exists, or if one of the numbers is above 1023.
 pub fn set_affinity(cpus: &[usize]) -> Result<(), Errno> {
     allowed()?;
     let mut set = CpuSet::new();
@@ -56,8 +56,7 @@ pub fn set_affinity(cpus: &[usize]) -> Result<(), Errno> {
     rustix::thread::sched_setaffinity(None, &set).map_err(Errno::from)
 }
 
-/// Lets the calling thread run on every CPU that this process was allowed before this module changed anything. So a
-/// user's taskset is kept.
+/// Lets the calling thread run on every CPU that the user allows this process. A user's taskset still applies.
 ///
 /// # Errors
 /// The kernel's error.
@@ -65,26 +64,26 @@ pub fn set_affinity_all() -> Result<(), Errno> {
     rustix::thread::sched_setaffinity(None, &allowed()?).map_err(Errno::from)
 }
 
-/// If `first` is true, lets the calling thread run before every ordinary thread whenever it is ready (SCHED_FIFO). If
-/// false, makes it ordinary again. Returns `false` if the kernel refuses, as it does without CAP_SYS_NICE and
-/// RLIMIT_RTPRIO.
+/// Moves the calling thread into (`first`) or out of the real-time policy SCHED_FIFO. With this policy, a thread runs
+/// before every ordinary thread whenever it is ready. Returns `false` if the kernel refuses, as it does without
+/// CAP_SYS_NICE and RLIMIT_RTPRIO.
 #[must_use]
 pub fn set_first(first: bool) -> bool {
     let policy = if first { libc::SCHED_FIFO } else { libc::SCHED_OTHER } | libc::SCHED_RESET_ON_FORK;
     let param = libc::sched_param { sched_priority: i32::from(first) };
-    // SAFETY: reads a struct of ours.
+    // SAFETY: the kernel only reads `param`, a local struct. 0 stands for the calling thread.
     unsafe { libc::sched_setscheduler(0, policy, &raw const param) == 0 }
 }
 
-/// Shortest slice that the kernel grants, in nanoseconds.
+/// The shortest time slice that the kernel grants, in nanoseconds.
 const SLICE_MIN_NS: u64 = 100_000;
 
-/// Asks the scheduler for the shortest slices. A thread with short slices that wakes can run before a computing thread
-/// has used up its slice. Needs no privilege. Returns `false` if the kernel refuses; before Linux 6.12 it has no
-/// effect.
+/// Asks the scheduler for the shortest time slices. A waking thread with short slices can run before a computing thread
+/// has used up its own slice. This needs no privilege. Returns `false` if the kernel refuses. The request has no effect
+/// before Linux 6.12.
 #[must_use]
 pub fn set_prompt() -> bool {
-    // The kernel's struct sched_attr, in its first size.
+    // The kernel's struct sched_attr, in the size of its first version.
     #[repr(C)]
     struct Attr {
         size: u32,
@@ -96,7 +95,7 @@ pub fn set_prompt() -> bool {
         deadline_ns: u64,
         period_ns: u64,
     }
-    // SAFETY: only numbers are passed and returned. 0 stands for the calling thread.
+    // SAFETY: `getpriority` takes and returns only integers. 0 stands for the calling thread.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     let attr = Attr {
         size: size_of::<Attr>() as u32,
@@ -108,35 +107,35 @@ pub fn set_prompt() -> bool {
         deadline_ns: 0,
         period_ns: 0,
     };
-    // SAFETY: reads a struct of ours that contains its size.
+    // SAFETY: the kernel only reads `attr`, a local struct that contains its own size.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) == 0 }
 }
 
-/// Marks the calling thread, and threads that it starts, as computing ones (SCHED_BATCH). A batch thread that wakes
-/// does not preempt the thread that woke it. Needs no privilege. Returns `false` if the thread has another policy than
-/// the ordinary one.
+/// Marks the calling thread, and threads that it starts, as computing threads (SCHED_BATCH). A waking batch thread does
+/// not preempt the thread that woke it. This needs no privilege. Returns `false` if the thread does not have the
+/// ordinary policy (SCHED_OTHER).
 #[must_use]
 pub fn set_patient() -> bool {
     let param = libc::sched_param { sched_priority: 0 };
-    // SAFETY: only numbers are passed and returned. 0 stands for the calling thread.
+    // SAFETY: `sched_getscheduler` takes and returns only integers. 0 stands for the calling thread.
     let is_ordinary = unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER };
-    // SAFETY: reads a struct of ours.
+    // SAFETY: the kernel only reads `param`, a local struct.
     is_ordinary && unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const param) == 0 }
 }
 
-/// Gives the calling thread the lowest priority (nice 19), so that it hardly runs while another thread wants the CPU.
+/// Sets the lowest priority (nice 19) for the calling thread. It hardly runs while another thread wants the CPU.
 /// Returns `false` if the kernel refuses.
 #[must_use]
 pub fn set_last() -> bool {
-    // Linux keeps a nice value for each thread, and 0 stands for the calling one. SAFETY: only numbers are passed and
-    // returned.
+    // Linux keeps a nice value for each thread, and 0 stands for the calling thread. SAFETY: `setpriority` takes and
+    // returns only integers.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) == 0 }
 }
 
-/// Another thread of this process that is restricted to one CPU until this is dropped.
+/// A guard that restricts another thread of this process to one CPU.
 ///
-/// Dropping this restores the thread's previous CPUs. The thread must not run until then: it and the threads and
-/// children that it starts would have wrong CPUs.
+/// Dropping the guard restores the thread's previous CPUs. The thread must not run before that. Otherwise the thread,
+/// and the threads and children that it starts, have wrong CPUs.
 #[derive(Debug)]
 pub struct Confined {
     tid: rustix::process::Pid,
@@ -144,8 +143,8 @@ pub struct Confined {
 }
 
 impl Confined {
-    /// Restricts thread `tid` to `cpu`. Returns `None` if it may not run there, if it is restricted to this CPU
-    /// already, or if the kernel refuses. Allocation-free.
+    /// Restricts thread `tid` to `cpu`. Returns `None` if the thread may not run on this CPU, may run on no other CPU,
+    /// or if the kernel refuses. Allocation-free.
     #[must_use]
     pub fn to(tid: i32, cpu: usize) -> Option<Self> {
         let tid = rustix::process::Pid::from_raw(tid)?;
@@ -162,23 +161,23 @@ impl Confined {
 
 impl Drop for Confined {
     fn drop(&mut self) {
-        // Ignored: it fails for a thread that has ended, or whose CPUs were taken away, which the kernel has already
-        // moved.
+        // The result is ignored. The call fails if the thread has ended. It also fails if none of the previous CPUs is
+        // allowed any more. The kernel has then already moved the thread.
         let _ = rustix::thread::sched_setaffinity(Some(self.tid), &self.before);
     }
 }
 
-/// How many CPUs this process was allowed before this module changed anything, at least 1.
+/// Returns the number of CPUs that the user allows this process, at least 1.
 #[must_use]
 pub fn cpus_allowed() -> usize {
     allowed().map_or(1, |set| (set.count() as usize).max(1))
 }
 
-/// Restricts the calling thread, and threads that it starts from now on, to one of `shares` equal shares of the
-/// process's CPUs: those allowed before this module changed anything. Shares are numbered from 0.
+/// Restricts the calling thread, and threads that it starts from now on, to a share of the CPUs. The CPUs that the user
+/// allows this process are divided into `shares` equal shares, which are numbered from 0.
 ///
 /// # Errors
-/// `EINVAL` if there are fewer CPUs than shares, or no share of that number; or the kernel's error.
+/// `EINVAL` if there are fewer CPUs than shares, or if `share` is not below `shares`. Otherwise the kernel's error.
 pub fn set_affinity_share(share: usize, shares: usize) -> Result<(), Errno> {
     let set = allowed()?;
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect();
@@ -188,21 +187,21 @@ pub fn set_affinity_share(share: usize, shares: usize) -> Result<(), Errno> {
     set_affinity(&cpus[share * cpus.len() / shares..(share + 1) * cpus.len() / shares])
 }
 
-/// The CPU that the calling thread runs on at this moment.
+/// Returns the CPU on which the calling thread runs at this moment.
 #[must_use]
 pub fn current_cpu() -> usize {
     rustix::thread::sched_getcpu()
 }
 
-/// The CPU that thread `tid` of this process last ran on; `None` if there is no such thread. Allocation-free. Opening
-/// the file is most of the cost, so keep a [`CpuWatch`] for frequent calls.
+/// Returns the CPU on which thread `tid` of this process last ran. Returns `None` if there is no such thread.
+/// Allocation-free. Opening a file is most of the cost, so keep a [`CpuWatch`] for frequent calls.
 #[must_use]
 pub fn cpu_of(tid: i32) -> Option<usize> {
     CpuWatch::open(tid)?.cpu()
 }
 
-/// The place where the kernel stores the CPU of a thread: its restartable-sequences area. The C library registers it
-/// (glibc 2.35 on), and the kernel writes it each time the thread returns to the program.
+/// The memory in which the kernel stores the CPU of a thread: the thread's restartable-sequences area. The C library
+/// registers this area (from glibc 2.35 on). The kernel writes it each time the thread returns to the program.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuCell {
     tid: i32,
@@ -210,15 +209,15 @@ pub struct CpuCell {
 }
 
 impl CpuCell {
-    /// The cell of the calling thread. It must be the first thread of its process, because only the first thread's area
-    /// is never freed. `None` for any other thread, and if the C library registers none.
+    /// Returns the cell of the calling thread, which must be the first thread of its process. Only the first thread's
+    /// area is never freed. Returns `None` for any other thread, or if the C library registers no area.
     #[must_use]
     pub fn of_first_thread() -> Option<Self> {
         let tid = gettid();
         if tid != rustix::process::getpid().as_raw_nonzero().get() {
             return None;
         }
-        // SAFETY: a lookup by name. Both symbols are plain integers where they exist.
+        // SAFETY: `dlsym` gets terminated names. Both symbols are plain integers in a C library that has them.
         let (offset, size) = unsafe {
             (
                 libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>().as_ref()?,
@@ -228,31 +227,33 @@ impl CpuCell {
         if *size < 8 {
             return None;
         }
-        // SAFETY: `struct rseq` begins with two aligned 32-bit CPU numbers. The first thread's area is never freed, and
-        // is only read, atomically.
+        // SAFETY: the address is that of `struct rseq`, which begins with two aligned 32-bit CPU numbers. The first
+        // thread's area is never freed, and this code only reads it, atomically.
         let cpu = unsafe { &*thread_pointer().wrapping_offset(*offset).wrapping_add(4).cast::<AtomicU32>() };
         Some(Self { tid, cpu })
     }
 
-    /// The CPU on which thread `tid` last returned to the program; `None` if this is the cell of another thread.
+    /// Returns the CPU on which thread `tid` last returned to the program. Returns `None` if this is the cell of
+    /// another thread.
     #[must_use]
     pub fn cpu(&self, tid: i32) -> Option<usize> {
         let cpu = self.cpu.load(Ordering::Relaxed);
-        // Negative numbers mean unregistered.
+        // A negative number means that the area is not registered.
         (tid == self.tid && cpu < 1 << 16).then_some(cpu as usize)
     }
 }
 
-/// The base address of thread-local storage.
+/// Returns the base address of the calling thread's thread-local storage.
 fn thread_pointer() -> *mut u8 {
     let pointer: *mut u8;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the ABI keeps the pointer's own value in its first word.
+    // SAFETY: the instruction reads the first word at the thread pointer. The ABI stores the thread pointer itself
+    // there.
     unsafe {
         std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags));
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: reads a register that user code may read.
+    // SAFETY: the instruction reads a register that user code may read.
     unsafe {
         std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags));
     }
@@ -266,7 +267,7 @@ pub struct CpuWatch {
 }
 
 impl CpuWatch {
-    /// Watches thread `tid`; `None` if there is no such thread. Allocation-free.
+    /// Opens a watch of thread `tid`. Returns `None` if there is no such thread. Allocation-free.
     #[must_use]
     pub fn open(tid: i32) -> Option<Self> {
         let mut path = [0u8; 64];
@@ -276,7 +277,7 @@ impl CpuWatch {
         Some(Self { stat: descriptors::keep(stat) })
     }
 
-    /// The CPU that it last ran on; `None` if the thread has ended. Allocation-free.
+    /// Returns the CPU on which the thread last ran. Returns `None` if the thread has ended. Allocation-free.
     #[must_use]
     pub fn cpu(&self) -> Option<usize> {
         let mut text = [0u8; 1024];
@@ -285,28 +286,30 @@ impl CpuWatch {
     }
 }
 
-/// The CPU in a stat line: field 39 (`processor`), see `proc_pid_stat(5)`.
+/// Returns the CPU in a stat line. It is field 39 (`processor`), see `proc_pid_stat(5)`.
 fn parse_stat_cpu(stat: &[u8]) -> Option<usize> {
     std::str::from_utf8(stat_field(stat, 39)?).ok()?.trim_end().parse().ok()
 }
 
-/// Field `number`, from 3 on, of a stat line. The name in field 2 may contain anything, so counting starts after the
-/// last parenthesis, with field 3.
+/// Returns field `number` of a stat line. The number must be at least 3. The name in field 2 may contain any
+/// characters, so the function starts to count after the last parenthesis.
 fn stat_field(stat: &[u8], number: usize) -> Option<&[u8]> {
     let behind_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
     stat[behind_name..].split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(number - 3)
 }
 
-/// The descriptor that [`count`] keeps. It is opened again if the process or the inode differs from the recorded one:
-/// then a fork happened, or the program closed the descriptor.
+/// The descriptor of `/proc/self/task` that [`count`] keeps open, or -1. [`count`] opens the directory again if the
+/// process id or the inode differs from the recorded value. That means that a fork happened, or that the program closed
+/// the descriptor.
 static TASK_FD: AtomicI32 = AtomicI32::new(-1);
-/// The process that opened it.
+/// The id of the process that opened the directory.
 static TASK_PID: AtomicI32 = AtomicI32::new(0);
-/// The inode of the directory.
+/// The inode of the opened directory.
 static TASK_INODE: AtomicU64 = AtomicU64::new(0);
 
-/// How many threads this process has, at least 1. Two short system calls and no allocation. Returns `usize::MAX` if the
-/// number is unknown, because callers act on being alone and must not do so by mistake.
+/// Returns the number of threads of this process, at least 1. Makes two short system calls and allocates nothing.
+/// Returns `usize::MAX` if the number is unknown, because a caller must not believe by mistake that its thread is
+/// alone.
 #[must_use]
 pub fn count() -> usize {
     count_by_kept_fd().or_else(count_by_new_fd).unwrap_or(usize::MAX)
@@ -318,13 +321,15 @@ fn count_by_kept_fd() -> Option<usize> {
     if fd < 0 || TASK_PID.load(Ordering::Relaxed) != pid {
         return None;
     }
-    // SAFETY: only used for an fstat. If the program closed or reused the number, fstat fails or the inode differs.
+    // SAFETY: `fd` is only used for an fstat. If the program closed or reused the number, fstat fails or the inode
+    // differs.
     let stat = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
     (stat.st_ino == TASK_INODE.load(Ordering::Relaxed)).then(|| threads_of(stat.st_nlink))
 }
 
-/// Opens the directory and keeps the descriptor. Closes the previous one if it is still Hanare's: in a forked child it
-/// is the parent's. If two threads do this at once, the worst result is one mismatch and one more opening.
+/// Opens the task directory and keeps its descriptor. Then closes the previous descriptor if it is still Hanare's. In a
+/// forked child, that is the parent's descriptor. If two threads do this at once, the next call may have to open the
+/// directory once more.
 fn count_by_new_fd() -> Option<usize> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(c"/proc/self/task", flags, Mode::empty()).ok()?;
@@ -333,50 +338,53 @@ fn count_by_new_fd() -> Option<usize> {
     TASK_PID.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
     let before = TASK_FD.swap(descriptors::keep(fd).into_raw_fd(), Ordering::AcqRel);
     if descriptors::forget(before) && inode_of(before) == Some(inode) {
-        // Ignored: the kernel closes the descriptor whatever it returns. SAFETY: kept here before, still open, and
-        // taken out by this thread alone.
+        // The result is ignored because the kernel closes the descriptor in any case. SAFETY: `before` is still open
+        // and recorded, and only this thread took it out of `TASK_FD`.
         drop(unsafe { OwnedFd::from_raw_fd(before) });
     }
     Some(threads_of(stat.st_nlink))
 }
 
 fn inode_of(fd: RawFd) -> Option<u64> {
-    // SAFETY: only used for an fstat, which fails for a number that is not open.
+    // SAFETY: `fd` is only used for an fstat, which fails for a number that is not open.
     rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok().map(|stat| stat.st_ino)
 }
 
-/// A task directory has one link for each thread besides its own two.
+/// Returns the number of threads for a task directory's link count. The directory has two links of its own and one for
+/// each thread.
 fn threads_of(links: impl Into<u64>) -> usize {
     (links.into().saturating_sub(2) as usize).max(1)
 }
 
-/// The C library's count of threads: when its last thread ends, it ends the process. Null before [`find_counted`], or
-/// for good if the C library does not export it.
+/// The address of the C library's count of threads. The C library ends the process when the last counted thread ends.
+/// Null before [`find_counted`], and also later if the C library does not export the count.
 static COUNTED: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Finds the C library's count of threads by a name that it exports for debuggers. Call it before the first
-/// [`Uncounted`], in another thread: a lookup takes the dynamic linker's lock, and a thread that waits for the
-/// uncounted one may hold that lock.
+/// Finds the C library's count of threads by a name that it exports for debuggers. Another thread must call this before
+/// the first [`Uncounted`] exists. The lookup takes the dynamic linker's lock. A thread that waits for the uncounted
+/// thread may hold this lock.
 pub fn find_counted() {
     if COUNTED.load(Ordering::Acquire).is_null() {
-        // SAFETY: a plain lookup with a terminated name.
+        // SAFETY: `dlsym` gets a terminated name and only looks it up.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__nptl_nthreads".as_ptr()) };
         COUNTED.store(found.cast(), Ordering::Release);
     }
 }
 
-/// While this lives, the C library does not wait for the calling thread before it ends the process.
+/// A guard that removes the calling thread from the C library's count of threads. While it lives, the C library does
+/// not wait for this thread before it ends the process.
 #[derive(Debug)]
 pub struct Uncounted(Option<&'static AtomicU32>);
 
 impl Uncounted {
-    /// Removes the calling thread from the count. Until this has returned, another thread must be counted.
+    /// Removes the calling thread from the count. Another counted thread must exist until this function has returned.
     #[must_use]
     #[allow(clippy::new_without_default)] // it changes what the process counts
     pub fn new() -> Self {
-        // SAFETY: null, or a variable of the C library: an aligned number that it only changes atomically.
+        // SAFETY: `COUNTED` is null or the address of an aligned number in the C library. The C library changes this
+        // number only atomically.
         let counted = unsafe { COUNTED.load(Ordering::Acquire).as_ref() };
-        // Never down to zero: then the C library would end the process when this thread ends.
+        // The count must not become zero. Otherwise the C library would end the process when this thread ends.
         let less = |count: u32| count.checked_sub(1).filter(|&left| left > 0);
         Self(counted.filter(|counted| counted.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less).is_ok()))
     }
@@ -390,8 +398,8 @@ impl Drop for Uncounted {
     }
 }
 
-/// The exit code of this process's first thread in the form of `wait`, if that thread has ended while others run.
-/// Allocation-free.
+/// Returns the exit status of this process's first thread, as `wait` reports it. Returns `None` if that thread has not
+/// ended. Allocation-free.
 #[must_use]
 pub fn first_ended() -> Option<i32> {
     let stat = rustix::fs::open(c"/proc/self/stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -400,7 +408,7 @@ pub fn first_ended() -> Option<i32> {
     ended_with(&text[..len])
 }
 
-/// Field 52 (`exit_code`) of the stat line of a thread that has ended, see `proc_pid_stat(5)`.
+/// Returns field 52 (`exit_code`) of a stat line, see `proc_pid_stat(5)`. Returns `None` if the thread has not ended.
 fn ended_with(stat: &[u8]) -> Option<i32> {
     let state = stat_field(stat, 3)?;
     if !matches!(state, b"Z" | b"X") {
@@ -409,13 +417,13 @@ fn ended_with(stat: &[u8]) -> Option<i32> {
     std::str::from_utf8(stat_field(stat, 52)?).ok()?.trim_end().parse().ok()
 }
 
-/// Sets the calling thread's name for `ps -L` and `top -H`, cut to 15 bytes.
+/// Sets the calling thread's name for `ps -L` and `top -H`. The name is cut to 15 bytes.
 pub fn set_name(name: &str) {
     let mut bytes = [0u8; 16];
     let len = name.len().min(15);
     bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
     if let Ok(name) = std::ffi::CStr::from_bytes_until_nul(&bytes) {
-        // Ignored: a name has no effect.
+        // The result is ignored because nothing depends on the name.
         let _ = rustix::thread::set_name(name);
     }
 }
@@ -426,7 +434,7 @@ mod tests {
 
     #[test]
     fn the_cell_of_another_thread_is_refused() {
-        // Tests run in threads of their own, never in the first one.
+        // Each test runs in a thread of its own, never in the first thread.
         assert!(CpuCell::of_first_thread().is_none());
     }
 
@@ -456,7 +464,7 @@ mod tests {
     #[test]
     fn an_uncounted_thread_is_counted_again() {
         find_counted();
-        // SAFETY: null, or the C library's number.
+        // SAFETY: `COUNTED` is null or the address of the C library's count.
         let Some(counted) = (unsafe { COUNTED.load(Ordering::Acquire).as_ref() }) else {
             println!("skipped: this C library does not say how many threads it counts");
             return;
@@ -468,7 +476,7 @@ mod tests {
             drop(uncounted);
             (during + 1, counted.load(Ordering::Relaxed)) == (before, before)
         };
-        // Other tests start threads meanwhile.
+        // Other tests may start threads at the same time, so one success is enough.
         assert!((0..1000).any(|_| changed()));
     }
 

@@ -1,16 +1,16 @@
 //! userfaultfd: traps accesses to missing or write-protected pages, and resolves them.
 //!
-//! A thin layer over the ioctls. It reports what the kernel did, including how far a request came before it failed. It
-//! does not know what a page means. See `userfaultfd(2)`, `ioctl_userfaultfd(2)` and
+//! This module is a thin layer over the ioctls. It reports what the kernel did, and how many bytes a request finished
+//! before it failed. It does not know what a page means. See `userfaultfd(2)`, `ioctl_userfaultfd(2)` and
 //! <https://docs.kernel.org/admin-guide/mm/userfaultfd.html>.
 //!
 //! The caller must know these rules of the kernel:
-//! - `EAGAIN` with bytes done: a range met a present page, or the address space is changing (a
-//!   `Remove`, `Unmap`, `Remap` or `Fork` event waits to be read). Read all events, then retry the
-//!   rest.
-//! - [`feature::WP_ASYNC`] implies that write-protecting a missing page leaves a marker in its
-//!   place. COPY replaces a marker, MOVE onto one answers `EEXIST`: protect present pages only.
-//! - MOVE drops write protection and works on private anonymous memory only.
+//! - A request may stop with `EAGAIN` after some bytes. Either it met a present page, or the address space is changing.
+//!   In the second case, a `Remove`, `Unmap`, `Remap` or `Fork` event waits to be read. The caller reads all events,
+//!   then repeats the rest of the request.
+//! - With [`feature::WP_ASYNC`], write-protecting a missing page leaves a marker in its place. COPY replaces a marker,
+//!   but MOVE onto a marker fails with `EEXIST`. So the caller write-protects only present pages.
+//! - MOVE removes write protection. It works on private anonymous memory only.
 
 use crate::descriptors;
 use crate::raw::{self, Errno};
@@ -40,7 +40,7 @@ const UFFDIO_POISON: u32 = 0xC020_AA08;
 const REGISTER_MISSING: u64 = 1 << 0;
 const REGISTER_WP: u64 = 1 << 1;
 const REGISTER_MINOR: u64 = 1 << 2;
-/// DONTWAKE: the same bit in all mode words except that of WRITEPROTECT.
+/// The DONTWAKE bit. It is the same in all mode words except that of WRITEPROTECT.
 const MODE_DONTWAKE: u64 = 1 << 0;
 const COPY_MODE_WP: u64 = 1 << 1;
 const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 1 << 1;
@@ -48,64 +48,64 @@ const CONTINUE_MODE_WP: u64 = 1 << 1;
 const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
 const WRITEPROTECT_MODE_DONTWAKE: u64 = 1 << 1;
 
-/// `struct uffdio_api`, and `uffdio_writeprotect` with other names: three words.
+/// The three words of `struct uffdio_api` or `struct uffdio_writeprotect`.
 #[repr(C)]
 struct Words3([u64; 3]);
-/// `struct uffdio_register`, `uffdio_zeropage`, `uffdio_continue`, `uffdio_poison`: a range, a
-/// mode, a result.
+/// The four words of `struct uffdio_register`, `uffdio_zeropage`, `uffdio_continue` or `uffdio_poison`. They are a
+/// range (two words), a mode and a result.
 #[repr(C)]
 struct Words4([u64; 4]);
-/// `struct uffdio_copy`, `uffdio_move`: destination, source, length, mode, result.
+/// The five words of `struct uffdio_copy` or `uffdio_move`: destination, source, length, mode and result.
 #[repr(C)]
 struct Words5([u64; 5]);
 
 /// The accesses to a range that trap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RegisterMode {
-    /// Accesses to missing pages.
+    /// Accesses to missing pages trap.
     pub missing: bool,
-    /// Writes to write-protected pages.
+    /// Writes to write-protected pages trap.
     pub wp: bool,
-    /// Accesses to pages that are cached but not mapped (shared memory). Set `missing` as well; otherwise an absent
-    /// page becomes zeroes.
+    /// Accesses to pages of shared memory trap if they are cached but not mapped. Set `missing` as well. Otherwise an
+    /// absent page becomes zeroes.
     pub minor: bool,
 }
 
-/// How COPY installs pages.
+/// The way in which COPY installs pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CopyMode {
-    /// Install them write-protected (the range must be registered with `wp`).
+    /// Install the pages write-protected. The range must be registered with `wp`.
     pub wp: bool,
-    /// Leave waiting threads asleep.
+    /// Do not wake the threads that wait for the pages.
     pub dontwake: bool,
 }
 
-/// How MOVE moves pages.
+/// The way in which MOVE moves pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MoveMode {
-    /// Leave waiting threads asleep.
+    /// Do not wake the threads that wait for the pages.
     pub dontwake: bool,
-    /// Skip holes in the source instead of failing with `ENOENT`.
+    /// Skip missing pages of the source instead of failing with `ENOENT`.
     pub allow_src_holes: bool,
 }
 
-/// How far a ranged request came.
+/// The outcome of a request on a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IoctlResult {
-    /// Bytes done, from the start of the range.
+    /// The number of bytes done, from the start of the range.
     pub done: usize,
-    /// Why it stopped there; `None` when the whole range was done.
+    /// The errno with which the request stopped. `None` if the whole range was done.
     pub errno: Option<i32>,
 }
 
 impl IoctlResult {
-    /// True when the whole range was done.
+    /// Checks whether the whole range was done.
     #[must_use]
     pub fn is_ok(self) -> bool {
         self.errno.is_none()
     }
 
-    /// Reads the outcome of an ioctl. Its last word contains the bytes done, or a negated errno.
+    /// Reads the outcome of an ioctl. `word` is the last word of its struct: the bytes done, or a negated errno.
     fn from_words(answer: Result<usize, Errno>, word: u64, len: usize) -> Self {
         let done = usize::try_from(word as i64).unwrap_or(0).min(len);
         match answer {
@@ -116,16 +116,16 @@ impl IoctlResult {
     }
 }
 
-/// The reasons why a [`Uffd::wait`] ended.
+/// The descriptors that are ready when [`Uffd::wait`] ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ready {
-    /// Events can be read.
+    /// Whether userfaultfd events can be read.
     pub events: bool,
-    /// The other descriptor is readable or has failed.
+    /// Whether the `other` descriptor is readable or has failed.
     pub other: bool,
 }
 
-/// An open userfaultfd. All methods but the constructors are allocation-free and async-signal-safe.
+/// An open userfaultfd. Its methods are allocation-free and async-signal-safe, except the constructors.
 #[derive(Debug)]
 pub struct Uffd {
     fd: OwnedFd,
@@ -133,17 +133,17 @@ pub struct Uffd {
 }
 
 impl Uffd {
-    /// Opens a userfaultfd (close-on-exec, non-blocking) that has all the [`feature`] bits of
-    /// `wanted`.
+    /// Opens a userfaultfd (close-on-exec, non-blocking) with all the [`feature`] bits in `wanted`.
     ///
     /// # Errors
-    /// [`UffdError::Features`] names the bits this kernel lacks; [`UffdError::Open`] and
-    /// [`UffdError::Api`] carry the refusal.
+    /// [`UffdError::Features`] names the bits that this kernel lacks. [`UffdError::Open`] and [`UffdError::Api`]
+    /// contain the kernel's error.
     pub fn open(access: UffdAccess, wanted: u64) -> Result<Self, UffdError> {
         let fd = create(access)?;
         match api(fd.as_raw_fd(), wanted) {
             Ok(_) => Ok(Self { fd: descriptors::keep(fd), features: wanted }),
-            // A refused UFFDIO_API leaves the descriptor unchanged, so that another one can ask for the known features.
+            // A refused UFFDIO_API leaves the descriptor unchanged. So a second UFFDIO_API can ask for the supported
+            // features.
             Err(errno) => match api(fd.as_raw_fd(), 0) {
                 Ok(supported) if wanted & !supported != 0 => Err(UffdError::Features { absent: wanted & !supported }),
                 _ => Err(UffdError::Api { wanted, errno }),
@@ -151,32 +151,33 @@ impl Uffd {
         }
     }
 
-    /// The [`feature`] bits this kernel knows.
+    /// Returns the [`feature`] bits that this kernel supports.
     ///
     /// # Errors
-    /// As [`Uffd::open`].
+    /// [`UffdError::Open`] and [`UffdError::Api`] contain the kernel's error.
     pub fn supported(access: UffdAccess) -> Result<u64, UffdError> {
         let fd = create(access)?;
         api(fd.as_raw_fd(), 0).map_err(|errno| UffdError::Api { wanted: 0, errno })
     }
 
-    /// The feature bits it was opened with.
+    /// Returns the feature bits that this userfaultfd was opened with.
     #[must_use]
     pub fn features(&self) -> u64 {
         self.features
     }
 
-    /// Makes accesses to the pages of a range trap. Both ends are page-aligned. Registering again changes the mode.
+    /// Makes accesses to the pages of a range trap. Both ends of the range are page-aligned. Registering a range again
+    /// changes its mode.
     ///
     /// # Errors
-    /// [`UffdError::Register`]: `EINVAL` for memory that cannot be registered, `EBUSY` when another
-    /// descriptor has it.
+    /// [`UffdError::Register`]. Its errno is `EINVAL` for memory that cannot be registered, and `EBUSY` if another
+    /// userfaultfd has the range.
     pub fn register(&self, addr: usize, len: usize, mode: RegisterMode) -> Result<(), UffdError> {
         let bits = flag(mode.missing, REGISTER_MISSING) | flag(mode.wp, REGISTER_WP) | flag(mode.minor, REGISTER_MINOR);
         let mut words = Words4([addr as u64, len as u64, bits, 0]);
         let register = || {
             refuse::draw(Call::Register)?;
-            // SAFETY: `words` is a struct uffdio_register; registering only makes accesses trap.
+            // SAFETY: `words` is a struct uffdio_register. Registering only makes accesses trap.
             unsafe { self.ioctl(UFFDIO_REGISTER, &mut words) }.map(drop)
         };
         raw::again(register).map_err(|errno| UffdError::Register { addr, len, errno })
@@ -185,10 +186,10 @@ impl Uffd {
     /// Ends the trapping of a range and wakes all threads that wait in it. Missing pages then read as zeroes.
     ///
     /// # Errors
-    /// [`UffdError::Unregister`].
+    /// [`UffdError::Unregister`] if the kernel refuses.
     pub fn unregister(&self, addr: usize, len: usize) -> Result<(), UffdError> {
         let mut words = [addr as u64, len as u64];
-        // SAFETY: `words` is a struct uffdio_range; unregistering changes no present page.
+        // SAFETY: `words` is a struct uffdio_range. Unregistering changes no present page.
         unsafe { self.ioctl(UFFDIO_UNREGISTER, &mut words) }.map(drop).map_err(|errno| UffdError::Unregister {
             addr,
             len,
@@ -197,12 +198,12 @@ impl Uffd {
     }
 
     /// Installs copies of the pages at `src` as the missing pages at `dst`, and wakes the threads that wait for them.
-    /// `EEXIST` for a present page, `EAGAIN` when the request stopped in the middle; in both cases `done` says how far
-    /// it came.
+    /// The result's errno is `EEXIST` if a page is present, and `EAGAIN` if the request stopped in the middle. In both
+    /// cases, `done` counts the installed bytes.
     ///
     /// # Safety
-    /// The pages at `dst` become what `src` holds, so the caller must own their contents; `len`
-    /// bytes at `src` must be mapped memory.
+    /// The pages at `dst` become copies of those at `src`, so the caller must own their contents. The `len` bytes at
+    /// `src` must be mapped memory.
     pub unsafe fn copy(&self, dst: usize, src: usize, len: usize, mode: CopyMode) -> IoctlResult {
         let bits = flag(mode.wp, COPY_MODE_WP) | flag(mode.dontwake, MODE_DONTWAKE);
         if let Err(Errno(errno)) = refuse::draw(Call::Copy) {
@@ -210,7 +211,7 @@ impl Uffd {
         }
         let part = refuse::shorten(Call::Copy, len);
         let mut words = Words5([dst as u64, src as u64, part as u64, bits, 0]);
-        // SAFETY: `words` is a struct uffdio_copy; the caller owns the destination's contents.
+        // SAFETY: `words` is a struct uffdio_copy. The caller owns the destination's contents.
         let answer = unsafe { self.ioctl(UFFDIO_COPY, &mut words) };
         IoctlResult::from_words(answer, words.0[4], len)
     }
@@ -221,15 +222,16 @@ impl Uffd {
     /// The missing pages of the range become zeroes, so the caller must own their contents.
     pub unsafe fn zeropage(&self, addr: usize, len: usize, dontwake: bool) -> IoctlResult {
         let mut words = Words4([addr as u64, len as u64, flag(dontwake, MODE_DONTWAKE), 0]);
-        // SAFETY: `words` is a struct uffdio_zeropage; the caller owns the range's contents.
+        // SAFETY: `words` is a struct uffdio_zeropage. The caller owns the range's contents.
         let answer = unsafe { self.ioctl(UFFDIO_ZEROPAGE, &mut words) };
         IoctlResult::from_words(answer, words.0[3], len)
     }
 
-    /// Moves the pages at `src` to the missing pages at `dst` without copying. `dst` must be
-    /// registered here; `src` is missing afterwards, and traps if it is registered too. `EBUSY` for
-    /// a page that is pinned or shared with a child: COPY it in that case. `ENOENT` for a hole
-    /// unless holes are allowed.
+    /// Moves the pages at `src` to the missing pages at `dst` without copying. `dst` must be registered with this
+    /// userfaultfd. The pages at `src` are missing afterwards, and trap if `src` is registered too.
+    ///
+    /// The result's errno is `EBUSY` if a page is pinned or shared with a child. The caller can COPY such a page
+    /// instead. The errno is `ENOENT` if a page of `src` is missing and `allow_src_holes` is not set.
     ///
     /// # Safety
     /// The contents of both ranges change, so the caller must own both.
@@ -240,89 +242,93 @@ impl Uffd {
         }
         let part = refuse::shorten(Call::Move, len);
         let mut words = Words5([dst as u64, src as u64, part as u64, bits, 0]);
-        // SAFETY: `words` is a struct uffdio_move; the caller owns the contents of both ranges.
+        // SAFETY: `words` is a struct uffdio_move. The caller owns the contents of both ranges.
         let answer = unsafe { self.ioctl(UFFDIO_MOVE, &mut words) };
         IoctlResult::from_words(answer, words.0[4], len)
     }
 
-    /// Maps the cached pages of a shared range (resolves minor faults) and wakes the threads that wait for them.
+    /// Maps pages of a shared range that are cached but not mapped, and wakes the threads that wait for them. This
+    /// resolves minor faults.
     pub fn continue_(&self, addr: usize, len: usize, dontwake: bool) -> IoctlResult {
         let mut words = Words4([addr as u64, len as u64, flag(dontwake, MODE_DONTWAKE), 0]);
-        // SAFETY: `words` is a struct uffdio_continue; it maps what the shared object holds
-        // already.
+        // SAFETY: `words` is a struct uffdio_continue. The call only maps pages that the shared object already
+        // contains.
         let answer = unsafe { self.ioctl(UFFDIO_CONTINUE, &mut words) };
         IoctlResult::from_words(answer, words.0[3], len)
     }
 
-    /// Like [`Uffd::continue_`], but maps the pages write-protected, so that no write comes before the protection.
-    /// Needs Linux 6.4 and a range registered with `wp`.
+    /// Like [`Uffd::continue_`], but maps the pages write-protected, so that no write can happen before the protection.
+    /// Needs Linux 6.4 and a range that is registered with `wp`.
     pub fn continue_protected(&self, addr: usize, len: usize) -> IoctlResult {
         let mut words = Words4([addr as u64, len as u64, CONTINUE_MODE_WP, 0]);
-        // SAFETY: as for `continue_`.
+        // SAFETY: `words` is a struct uffdio_continue. The call only maps pages that the shared object already
+        // contains.
         let answer = unsafe { self.ioctl(UFFDIO_CONTINUE, &mut words) };
         IoctlResult::from_words(answer, words.0[3], len)
     }
 
-    /// Makes accesses to the missing pages of a range raise SIGBUS for good.
+    /// Makes every later access to the missing pages of a range raise SIGBUS.
     ///
     /// # Safety
-    /// The caller must own the range: every later touch of it dies.
+    /// The caller must own the range, because no later access to its missing pages succeeds.
     pub unsafe fn poison(&self, addr: usize, len: usize, dontwake: bool) -> IoctlResult {
         let mut words = Words4([addr as u64, len as u64, flag(dontwake, MODE_DONTWAKE), 0]);
-        // SAFETY: `words` is a struct uffdio_poison; the caller owns the range.
+        // SAFETY: `words` is a struct uffdio_poison. The caller owns the range.
         let answer = unsafe { self.ioctl(UFFDIO_POISON, &mut words) };
         IoctlResult::from_words(answer, words.0[3], len)
     }
 
-    /// Sets or removes write protection of the present pages of a range (registered with `wp`). Removing it wakes the
-    /// threads that wait, unless `dontwake` is set. Setting it wakes none.
+    /// Sets (`on`) or removes write protection of the present pages of a range. The range must be registered with `wp`.
+    /// Removing the protection wakes the threads that wait, except if `dontwake` is set. Setting the protection wakes
+    /// no thread.
     ///
     /// # Errors
-    /// `EAGAIN` while an event waits to be read (nothing done), `ENOENT` for a range that is not
-    /// registered so.
+    /// `EAGAIN` if an event waits to be read; then nothing was done. `ENOENT` if the range is not registered with `wp`.
     pub fn write_protect(&self, addr: usize, len: usize, on: bool, dontwake: bool) -> Result<(), Errno> {
         refuse::draw(Call::WriteProtect)?;
-        // The kernel refuses DONTWAKE together with WP.
+        // The kernel refuses the flag DONTWAKE together with the flag WP.
         let bits = flag(on, WRITEPROTECT_MODE_WP) | flag(dontwake && !on, WRITEPROTECT_MODE_DONTWAKE);
         let mut words = Words3([addr as u64, len as u64, bits]);
-        // SAFETY: `words` is a struct uffdio_writeprotect; protection changes no contents.
+        // SAFETY: `words` is a struct uffdio_writeprotect. Protection changes no contents.
         unsafe { self.ioctl(UFFDIO_WRITEPROTECT, &mut words) }.map(drop)
     }
 
-    /// Checks that the descriptor is still this userfaultfd. A program may have closed it by a system call of its own,
-    /// and may use its number for something else.
+    /// Checks that the descriptor is still this userfaultfd. The program may have closed the descriptor by a direct
+    /// system call, and may have opened another file under its number.
     ///
     /// # Errors
-    /// `EBADF` or `ENOTTY` when it is not.
+    /// `EBADF` or `ENOTTY` if the descriptor is not this userfaultfd any more.
     pub fn check(&self) -> Result<(), Errno> {
         match self.wake(0, 0) {
             Err(Errno(lost @ (libc::EBADF | libc::ENOTTY))) => Err(Errno(lost)),
-            // The probe's range is empty, so the kernel refuses it with another error.
+            // The range of this wake is empty, so a userfaultfd fails with another error.
             _ => Ok(()),
         }
     }
 
-    /// Wakes the threads that wait in a range. Each repeats its access, and traps again if the page is still missing.
+    /// Wakes the threads that wait in a range. Each thread repeats its access, and traps again if the page is still
+    /// missing.
     ///
     /// # Errors
     /// `EINVAL` for a range that is not page-aligned or empty.
     pub fn wake(&self, addr: usize, len: usize) -> Result<(), Errno> {
         refuse::draw(Call::Wake)?;
         let mut words = [addr as u64, len as u64];
-        // SAFETY: `words` is a struct uffdio_range; a spurious wake-up is harmless.
+        // SAFETY: `words` is a struct uffdio_range. A needless wake-up is harmless.
         unsafe { self.ioctl(UFFDIO_WAKE, &mut words) }.map(drop)
     }
 
-    /// Reads the pending events, at most [`EVENTS_PER_READ`], into the front of `events`. Returns their number, 0 if
-    /// none is pending. Never blocks.
+    /// Reads the pending events, at most [`EVENTS_PER_READ`], into the front of `events`. Returns the number of events,
+    /// which is 0 if none is pending. Never blocks.
     ///
     /// # Errors
-    /// `EBADF` and the like: the descriptor is no userfaultfd any more, so no fault will ever be read.
+    /// An errno such as `EBADF` if the descriptor is not a userfaultfd any more. No fault can be read after such an
+    /// error.
     pub fn read_events(&self, events: &mut [Event; EVENTS_PER_READ]) -> Result<usize, Errno> {
         let mut messages = [[0u64; 4]; EVENTS_PER_READ];
         let bytes = loop {
             let args = [self.fd.as_raw_fd() as usize, messages.as_mut_ptr() as usize, size_of_val(&messages), 0, 0, 0];
-            // SAFETY: the kernel writes at most the size of `messages` into `messages`.
+            // SAFETY: the kernel writes at most `size_of_val(&messages)` bytes into `messages`.
             let read = || unsafe { raw::syscall(libc::SYS_read, args) };
             match refuse::draw(Call::ReadEvents).and_then(|()| read()) {
                 Ok(bytes) => break bytes,
@@ -341,11 +347,11 @@ impl Uffd {
         Ok(count)
     }
 
-    /// Sleeps until an event is pending, `other` is readable, or the time is over. A signal may end the sleep early,
-    /// with nothing ready.
+    /// Sleeps until an event is pending, `other` is readable, or `timeout` has passed. A signal may end the sleep
+    /// early. In that case the result says that nothing is ready.
     ///
     /// # Errors
-    /// `EBADF` when the descriptor is open no more; `ENOMEM`.
+    /// `EBADF` if the descriptor is closed, `ENOMEM` if the kernel has no memory.
     pub fn wait(&self, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<Ready, Errno> {
         let limit = timeout.and_then(|time| Timespec::try_from(time).ok());
         let mut fds = [
@@ -366,12 +372,14 @@ impl Uffd {
         Ok(Ready { events: ready(&fds[0]), other: used == 2 && ready(&fds[1]) })
     }
 
+    /// Makes an ioctl on this userfaultfd.
+    ///
     /// # Safety
-    /// `T` must be the struct that `request` expects, and the request's effect on memory sound.
+    /// `T` must be the struct that `request` expects, and the request's effect on memory must be sound.
     #[inline]
     unsafe fn ioctl<T>(&self, request: u32, argument: &mut T) -> Result<usize, Errno> {
-        // SAFETY: `argument` is valid for reads and writes of its struct; the rest is the caller's
-        // promise.
+        // SAFETY: `argument` is valid for reads and writes of its struct. The caller guarantees that the request is
+        // sound.
         unsafe { raw::ioctl(self.fd.as_raw_fd(), request, &raw mut *argument as usize) }
     }
 }

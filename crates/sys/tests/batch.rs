@@ -1,4 +1,4 @@
-//! Batched dropping: exactly the pushed ranges lose their bytes.
+//! Tests of batched dropping: exactly the pushed ranges lose their bytes.
 
 mod common;
 
@@ -7,7 +7,7 @@ use hanare_sys::Errno;
 use hanare_sys::batch::{BATCH_RANGES_MAX, DontNeedBatch};
 use hanare_sys::map::page_size;
 
-/// Drops every third page of many and checks all of them.
+/// Drops every third page of 300 pages, and checks the bytes of all of them.
 fn drops_exactly(batch: &mut DontNeedBatch) {
     let page = page_size();
     let pages = 3 * 100;
@@ -62,8 +62,8 @@ fn adjacent_ranges_merge_and_a_full_batch_says_so() {
     assert!(batch.is_empty());
 }
 
-/// A range that cannot be dropped must not prevent the drop of later ranges. Later batches must still be dropped in one
-/// call.
+/// Checks that the batch still drops a range behind one that the kernel refuses to drop. Later batches must still be
+/// dropped in one call.
 fn goes_on_behind(refused: usize, errno: i32, use_process_madvise: bool) {
     let page = page_size();
     let memory = near(4 * page, 2);
@@ -85,7 +85,7 @@ fn goes_on_behind(refused: usize, errno: i32, use_process_madvise: bool) {
 
 #[test]
 fn a_hole_is_reported_and_passed_over() {
-    // Too low for the kernel to choose this address for a mapping.
+    // This address is too low for the kernel to choose it for a mapping.
     const UNMAPPED: usize = 0x10000;
     goes_on_behind(UNMAPPED, libc::ENOMEM, features().process_madvise);
     goes_on_behind(UNMAPPED, libc::ENOMEM, false);

@@ -1,5 +1,5 @@
-//! Faults that are not ours go where they would go without our handler. Every case runs in a process of its own: this
-//! test program, started again with the case's name in an environment variable.
+//! Tests that a fault in memory that is not ours has the same effect as without our handler. Every case runs in a
+//! process of its own. The test starts this test program again, with the case's name in an environment variable.
 
 mod common;
 
@@ -18,7 +18,7 @@ static OWNED: AtomicUsize = AtomicUsize::new(0);
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 static AT_START: AtomicU64 = AtomicU64::new(0);
 
-/// One page is ours. All other faults are refused.
+/// The fault handler under test. It resolves faults in one page and refuses all other faults.
 fn ours(fault: FaultInfo) -> Verdict {
     ASKED.fetch_add(1, Ordering::Relaxed);
     let addr = fault.addr & !(page_size() - 1);
@@ -30,25 +30,26 @@ fn ours(fault: FaultInfo) -> Verdict {
     Verdict::Handled
 }
 
-/// The program's handler. It ends with 40 if it gets the fault's signal, address, context and mask as from the kernel.
+/// The program's handler. It exits with 40 if its signal, address, context and mask are those that the kernel would
+/// pass, and with 41 otherwise.
 extern "C" fn programs_full(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the chain passes on what the kernel gave.
+    // SAFETY: our handler passes on the siginfo that it got from the kernel, so `info` is valid.
     let addr = unsafe { (*info).si_addr() } as usize;
     let good = signal == libc::SIGSEGV && addr == NOT_MAPPED && !context.is_null();
-    // The mask must contain the interrupted one, the action's and the signal itself, and nothing more.
+    // The mask must be the union of the interrupted mask, the action's mask and the signal itself.
     let mask = blocked();
     let expected = AT_START.load(Ordering::Relaxed) | 1u64 << (libc::SIGSEGV - 1) | 1 << (libc::SIGUSR1 - 1);
-    // SAFETY: ends the process.
+    // SAFETY: `_exit` ends the process at once.
     unsafe { libc::_exit(if good && mask == expected { 40 } else { 41 }) };
 }
 
 extern "C" fn programs_plain(signal: c_int) {
-    // SAFETY: ends the process.
+    // SAFETY: `_exit` ends the process at once.
     unsafe { libc::_exit(if signal == libc::SIGSEGV { 50 } else { 51 }) };
 }
 
 fn blocked() -> u64 {
-    // SAFETY: reads the mask of this thread into a set that is valid as all zeroes.
+    // SAFETY: a sigset_t may be all zeroes. The calls only read this thread's mask into `set`.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut set);
@@ -57,7 +58,7 @@ fn blocked() -> u64 {
 }
 
 fn action(handler: usize, flags: c_int) -> libc::sigaction {
-    // SAFETY: a zeroed sigaction is valid, and the set is its own.
+    // SAFETY: a sigaction may be all zeroes, and the calls write only to its own set.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;
@@ -69,12 +70,12 @@ fn action(handler: usize, flags: c_int) -> libc::sigaction {
 }
 
 fn set_kernel(action: &libc::sigaction) {
-    // SAFETY: a valid action for SIGSEGV.
+    // SAFETY: `action` is a valid action for SIGSEGV.
     let answer = unsafe { libc::sigaction(libc::SIGSEGV, action, std::ptr::null_mut()) };
     assert_eq!(answer, 0);
 }
 
-/// A page of ours that traps, to show that our handler works before the foreign fault.
+/// Makes a page of ours that traps. An access to it shows that our handler works before the foreign fault.
 fn own_page() -> Mapping {
     let page = near(page_size(), 1);
     OWNED.store(page.addr(), Ordering::Relaxed);
@@ -92,7 +93,7 @@ fn run_case(case: &str) {
     set_kernel(if case == "before" { &full } else { &default });
     signal::install(libc::SIGSEGV, ours).unwrap();
     signal::install(libc::SIGSEGV, ours).unwrap();
-    // SAFETY: actions with handlers of this test.
+    // SAFETY: the actions contain handlers of this test with the right signatures.
     let set = |action: &libc::sigaction| unsafe { signal::set_chained(libc::SIGSEGV, *action) }.unwrap();
     match case {
         "before" => assert_eq!(signal::chained(libc::SIGSEGV).unwrap().sa_sigaction, full.sa_sigaction),
@@ -100,7 +101,7 @@ fn run_case(case: &str) {
             assert_eq!(set(&full).sa_sigaction, libc::SIG_DFL);
             let old = set(&full);
             assert_eq!((old.sa_sigaction, old.sa_flags), (full.sa_sigaction, full.sa_flags));
-            // SAFETY: a valid set.
+            // SAFETY: `old.sa_mask` is a valid set.
             let member = unsafe { libc::sigismember(&raw const old.sa_mask, libc::SIGUSR1) };
             assert_eq!(member, 1);
         }
@@ -119,7 +120,7 @@ fn run_case(case: &str) {
         assert_eq!(ASKED.load(Ordering::Relaxed), 1);
     }
     if case.ends_with("_sent") {
-        // SAFETY: sends this thread a signal.
+        // SAFETY: `raise` only sends a signal to this thread.
         unsafe { libc::raise(libc::SIGSEGV) };
         std::process::exit(if ASKED.load(Ordering::Relaxed) == 1 { 60 } else { 61 });
     }
@@ -127,7 +128,7 @@ fn run_case(case: &str) {
     std::process::exit(99);
 }
 
-/// The entry of the started process. Does nothing in the ordinary test run.
+/// The entry of the started process. In the ordinary test run, this test does nothing.
 #[test]
 fn child() {
     if let Ok(case) = std::env::var(CASE) {

@@ -1,26 +1,26 @@
-//! Calls that a filter refuses, tested in a child, because a filter cannot be removed.
+//! Tests of the calls that a filter refuses. They run in a child process, because a filter cannot be removed.
 
 use hanare_sys::filter::{Refused, refuse};
 use hanare_sys::{Errno, syscall};
 
-/// Runs `look` in a child and returns its answer.
+/// Runs `look` in a child process and returns its result as the exit code.
 fn in_a_child(look: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child makes system calls and little else, and ends without running anything of the parent's.
+    // SAFETY: the child only runs `look`, which makes system calls, and then ends by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let answer = look();
-        // SAFETY: ends the child.
+        // SAFETY: `_exit` ends the child at once.
         unsafe { libc::_exit(answer) };
     }
     let mut status = 0;
-    // SAFETY: a child of this test's, and a place for its status.
+    // SAFETY: `waitpid` waits for the child made above and writes to `status`.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFEXITED(status), "the child was killed: {status:#x}");
     libc::WEXITSTATUS(status)
 }
 
 fn call(number: libc::c_long, args: [usize; 6]) -> Result<usize, i32> {
-    // SAFETY: the callers pass numbers, and pointers to what the call expects.
+    // SAFETY: the callers pass integers and valid pointers, as each call expects.
     unsafe { syscall(number, args) }.map_err(|Errno(errno)| errno)
 }
 
@@ -29,7 +29,7 @@ fn sets_up(number: libc::c_long) -> Result<usize, i32> {
     call(number, [1, params.as_mut_ptr() as usize, 0, 0, 0, 0])
 }
 
-/// Opens this test program by the given call and flags.
+/// Opens this test program's file by the given system call and flags.
 fn opens(number: libc::c_long, flags: i32) -> Result<usize, i32> {
     let path = c"/proc/self/exe".as_ptr() as usize;
     match number {

@@ -1,4 +1,4 @@
-//! The lock under contention, and sleeping on a word.
+//! Tests of the lock under contention, and of sleeping on a word.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 #[test]
 fn four_threads_lose_no_update() {
     const ROUNDS: u64 = 20_000;
-    // Two numbers that stay related only if no other thread is inside.
+    // The second number is three times the first whenever no thread holds the lock.
     let cell = Arc::new(LockCell::new((0u64, 0u64)));
     let (sender, receiver) = mpsc::channel();
     for _ in 0..4 {
@@ -25,7 +25,7 @@ fn four_threads_lose_no_update() {
     assert_eq!(*cell.lock(), (4 * ROUNDS, 12 * ROUNDS));
 }
 
-/// Increments both under the lock, and counts how often they were found half-changed.
+/// Changes both numbers under the lock. Returns how often the second was not three times the first.
 fn count_up(cell: &LockCell<(u64, u64)>, rounds: u64) -> usize {
     let mut torn = 0;
     for round in 0..rounds {
@@ -33,7 +33,7 @@ fn count_up(cell: &LockCell<(u64, u64)>, rounds: u64) -> usize {
         torn += usize::from(pair.1 != pair.0 * 3);
         pair.0 += 1;
         if round % 100 == 0 {
-            // Long enough for the other threads to stop spinning and sleep.
+            // This sleep is long enough for the other threads to stop spinning and sleep as well.
             std::thread::sleep(Duration::from_micros(100));
         } else if round % 10 == 0 {
             std::thread::yield_now();

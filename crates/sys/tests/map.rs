@@ -1,4 +1,4 @@
-//! Mappings and raw copies.
+//! Tests of mappings and of raw copies.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn reservations_are_aligned_empty_and_given_back() {
     let huge = Mapping::reserve(1 << 40, 2 << 20).unwrap();
     write(huge.end() - 8, 7);
     assert_eq!(read(huge.end() - 8), 7);
-    // Other tests map memory at the same time, but not enough to reach the middle.
+    // Other tests map memory at the same time. They map too little to reach the middle of this range.
     let middle = huge.addr() + huge.len() / 2;
     let mut byte = [1];
     assert_eq!(foreign(middle, &mut byte), Ok(()));
@@ -65,7 +65,7 @@ fn copies_zeroes_and_comparisons_touch_their_range_only() {
     let page = page_size();
     let (a, b) = (near(2 * page, 3), near(2 * page, 4));
     let (edge, len) = (24, page);
-    // SAFETY: both mappings are the test's own and longer than what is copied.
+    // SAFETY: both mappings are the test's own, and longer than the copied bytes.
     unsafe {
         let (source, target) = (a.as_ptr().cast_const().add(edge), b.as_ptr().add(edge));
         assert!(!copy::equal(source, target, len));

@@ -1,4 +1,4 @@
-//! Dirty pages by asynchronous write protection and PAGEMAP_SCAN.
+//! Tests that find written pages by asynchronous write protection and PAGEMAP_SCAN.
 
 mod common;
 
@@ -16,7 +16,8 @@ fn page_list(regions: &[Region], base: usize) -> Vec<usize> {
         .collect()
 }
 
-/// A region under asynchronous write protection with `present` of `pages` pages brought by COPY.
+/// Makes a region under asynchronous write protection. COPY has installed the pages of `present`, and the rest is
+/// missing.
 fn protected(uffd: &Uffd, pages: usize, present: std::ops::Range<usize>) -> Mapping {
     let page = page_size();
     let far = far(uffd, pages * page, MISSING_WP);
@@ -79,8 +80,8 @@ fn a_full_output_tells_where_to_go_on() {
     assert_eq!(found, [0, 2, 4, 6]);
 }
 
-/// Guards against the kernel's fast path, which marks missing pages as written and protected: MOVE
-/// then finds the marker in its way and answers EEXIST.
+/// The scan must not take the kernel's fast path, which marks missing pages as written and protects them. After that,
+/// MOVE finds the marker in the place of the page and fails with EEXIST.
 #[test]
 fn scanning_leaves_missing_pages_free_for_move() {
     let features = features();

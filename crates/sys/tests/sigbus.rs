@@ -1,4 +1,4 @@
-//! SIGBUS mode: the faulting thread resolves its own fault in the handler.
+//! Tests of SIGBUS mode, in which the faulting thread resolves its own fault in the signal handler.
 
 mod common;
 
@@ -21,7 +21,7 @@ static READS: AtomicUsize = AtomicUsize::new(0);
 static WRITES: AtomicUsize = AtomicUsize::new(0);
 
 fn resolve(fault: FaultInfo) -> Verdict {
-    // SAFETY: this thread's errno. Hanare's outer handler must restore it.
+    // SAFETY: the address is that of this thread's errno. The handler that calls this function must restore errno.
     unsafe { *libc::__errno_location() = libc::EDOM };
     let Some(pager) = PAGER.get() else {
         return Verdict::NotOurs;
@@ -36,7 +36,7 @@ fn resolve(fault: FaultInfo) -> Verdict {
     // SAFETY: both mappings are the test's own.
     let copied = unsafe { pager.uffd.copy(addr, src, page_size(), CopyMode::default()) };
     match copied.errno {
-        // Another thread was faster.
+        // With EEXIST, another thread has already installed the page.
         None | Some(libc::EEXIST) => Verdict::Handled,
         Some(_) => Verdict::NotOurs,
     }
@@ -55,11 +55,11 @@ fn faults_resolve_in_the_faulting_thread() {
     assert!(signal::is_installed(libc::SIGBUS));
     assert!(!signal::is_installed(libc::SIGSEGV));
 
-    // errno must be the same as before an access that was resolved.
-    // SAFETY: this thread's errno.
+    // The access below faults, and errno must be unchanged after it.
+    // SAFETY: the address is that of this thread's errno.
     unsafe { *libc::__errno_location() = 1234 };
     let value = read(addr + 8);
-    // SAFETY: this thread's errno.
+    // SAFETY: the address is that of this thread's errno.
     assert_eq!(unsafe { *libc::__errno_location() }, 1234);
     assert_eq!(value, read(PAGER.get().unwrap().near.addr() + 8));
     assert_eq!((READS.load(Ordering::Relaxed), WRITES.load(Ordering::Relaxed)), (1, 0));

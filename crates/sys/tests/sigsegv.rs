@@ -1,4 +1,4 @@
-//! SIGSEGV and mprotect: trapping without any privilege.
+//! Tests of SIGSEGV mode, which traps accesses by mprotect and needs no privilege.
 
 mod common;
 
@@ -12,7 +12,7 @@ static END: AtomicUsize = AtomicUsize::new(0);
 static READS: AtomicUsize = AtomicUsize::new(0);
 static WRITES: AtomicUsize = AtomicUsize::new(0);
 
-/// The first read opens a page for reading, the first write for writing.
+/// The fault handler under test. A read fault makes the page readable, and a write fault makes it writable.
 fn open_page(fault: FaultInfo) -> Verdict {
     let addr = fault.addr & !(page_size() - 1);
     if !(START.load(Ordering::Relaxed)..END.load(Ordering::Relaxed)).contains(&addr) {
@@ -64,7 +64,8 @@ fn protected_pages_open_on_touch() {
     assert_eq!(signal::install(libc::SIGTERM, open_page), Err(SignalError::NotAFaultSignal(15)));
     {
         let _outer = SignalMask::block_all();
-        // The C library uses signals 32 and 33 for itself. They pass.
+        // SIGKILL and SIGSTOP cannot be blocked. `SignalMask` leaves 32 and 33 to the C library, which uses them
+        // itself.
         let passing = [libc::SIGKILL, libc::SIGSTOP, 32, 33].map(|signal| 1u64 << (signal - 1)).iter().sum::<u64>();
         assert_eq!(blocked_mask(), !passing);
         drop(SignalMask::block_all());

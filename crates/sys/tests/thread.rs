@@ -1,4 +1,5 @@
-//! Threads: the CPUs on which they run, and their number. There is only one test, because it counts the whole process.
+//! Tests of threads: the CPUs on which they run, and their number. There is only one test function, because it counts
+//! all threads of the process.
 
 use hanare_sys::thread;
 use std::sync::mpsc;
@@ -49,7 +50,7 @@ fn threads_are_counted_placed_and_named() {
     pinned.join().unwrap();
     let (gone, watch, bits, allowed) = receiver.recv().unwrap();
     assert_eq!(bits, allowed);
-    // The kernel lets join return a moment before the thread leaves /proc.
+    // The kernel lets `join` return a moment before the thread disappears from /proc.
     let start = Instant::now();
     while thread::cpu_of(gone).is_some() || watch.cpu().is_some() {
         assert!(start.elapsed() < Duration::from_secs(20), "a thread that has ended is still there");
@@ -59,20 +60,21 @@ fn threads_are_counted_placed_and_named() {
     ways_to_run();
 }
 
-/// A part of the test above. It is no test of its own, because the one above counts all threads of the process.
+/// Checks the scheduling policies. The test function above calls this, because a second test would add threads to its
+/// count.
 fn ways_to_run() {
     std::thread::spawn(|| {
-        // SAFETY: takes and gives numbers only.
+        // SAFETY: the call takes and returns only integers. 0 stands for the calling thread.
         let policy = || unsafe { libc::sched_getscheduler(0) };
         assert!(thread::set_prompt());
         assert_eq!(policy(), libc::SCHED_OTHER);
         assert!(thread::set_patient());
         assert_eq!(policy(), libc::SCHED_BATCH);
         assert!(!thread::set_patient(), "it has another way to run already");
-        // A thread that computes starts the thread that answers for it.
+        // The thread with SCHED_BATCH starts a thread, which inherits this policy and must be able to leave it.
         std::thread::spawn(move || {
             assert!(thread::set_prompt());
-            // SAFETY: as above.
+            // SAFETY: the call takes and returns only integers. 0 stands for the calling thread.
             assert_eq!(unsafe { libc::sched_getscheduler(0) }, libc::SCHED_OTHER);
         })
         .join()

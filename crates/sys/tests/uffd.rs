@@ -1,4 +1,4 @@
-//! userfaultfd on the real kernel: every request is checked by the contents that it leaves.
+//! Tests of userfaultfd on the real kernel. They check every request by the memory contents after it.
 
 mod common;
 
@@ -12,7 +12,8 @@ use std::time::Duration;
 
 const HUGE: usize = 2 << 20;
 
-/// Runs `touch` in a thread of its own. The thread sends its id first, and the result when the access has returned.
+/// Runs `touch` in a new thread. The thread sends its id first, and sends the result of `touch` when the access has
+/// returned.
 fn toucher(touch: impl FnOnce() -> u64 + Send + 'static) -> mpsc::Receiver<u64> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
@@ -162,7 +163,8 @@ fn moves_in_and_out(len: usize) {
     check(frame.addr(), len, 7);
 }
 
-/// A frame is registered too; otherwise nothing could be moved into it.
+/// Makes a range to move pages into and out of. The range is registered too, because MOVE needs a registered
+/// destination.
 fn far_frame(uffd: &Uffd, len: usize) -> Mapping {
     let frame = Mapping::reserve(len, page_size()).unwrap();
     uffd.register(frame.addr(), len, WP).unwrap();
@@ -204,7 +206,7 @@ fn a_huge_page_moves_whole_in_and_out() {
     let region = |mode: RegisterMode| {
         let mapping = Mapping::reserve(HUGE, HUGE).unwrap();
         assert_eq!(mapping.addr() % HUGE, 0);
-        // SAFETY: asking for huge pages changes no contents.
+        // SAFETY: the advice to use huge pages changes no contents.
         unsafe { map::advise(mapping.addr(), HUGE, Advice::HugePage) }.unwrap();
         uffd.register(mapping.addr(), HUGE, mode).unwrap();
         mapping
@@ -273,14 +275,14 @@ fn a_shared_page_continued_protected_traps_its_first_write_and_again_after_it_wa
         assert_eq!(next_events(&uffd), [Event::Fault { addr, write: true, wp: true, minor: false, tid: 0 }]);
         uffd.write_protect(addr, page, false, false).unwrap();
         reply.recv_timeout(PATIENCE).unwrap();
-        // SAFETY: the test's own memory, to which there are no references; the object keeps its bytes.
+        // SAFETY: the memory is the test's own and no reference points to it. The shared object keeps its bytes.
         unsafe { map::advise(addr, page, map::Advice::DontNeed) }.unwrap();
         let reply = toucher(move || read(addr));
         reply.recv_timeout(PATIENCE).unwrap();
         assert_eq!(next_events(&uffd), [Event::Fault { addr, write: false, wp: false, minor: true, tid: 0 }]);
         assert_eq!(uffd.continue_protected(addr, page), done(page));
         assert_eq!(reply.recv_timeout(PATIENCE).unwrap(), read(filler.addr()));
-        // SAFETY: as above.
+        // SAFETY: the memory is the test's own and no reference points to it. The shared object keeps its bytes.
         unsafe { map::advise(addr, page, map::Advice::DontNeed) }.unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! A set of numbers below a bound, with one bit for each.
+//! A set of numbers below a bound, with one bit for each number.
 
 pub(super) struct Bits {
     words: Vec<u64>,
@@ -9,7 +9,7 @@ impl Bits {
         Self { words: vec![0; count as usize / 64 + 1] }
     }
 
-    /// Whether the set contains any number of a range.
+    /// Checks whether the set contains any number of a range.
     pub(super) fn any(&self, first: u32, count: u32) -> bool {
         masks(first, count).any(|(word, mask)| self.words[word] & mask != 0)
     }
@@ -18,12 +18,12 @@ impl Bits {
         self.any(number, 1)
     }
 
-    /// Adds a range.
+    /// Adds the numbers of a range.
     pub(super) fn set(&mut self, first: u32, count: u32) {
         masks(first, count).for_each(|(word, mask)| self.words[word] |= mask);
     }
 
-    /// Removes a range. Returns whether the set contained any number of it.
+    /// Removes the numbers of a range. Returns true if the set contained any of them.
     pub(super) fn clear(&mut self, first: u32, count: u32) -> bool {
         let had = self.any(first, count);
         if had {
@@ -33,7 +33,7 @@ impl Bits {
     }
 }
 
-/// The words with bits of a range, each with the mask of those bits.
+/// Returns the words that contain bits of a range, each with the mask of these bits.
 fn masks(first: u32, count: u32) -> impl Iterator<Item = (usize, u64)> {
     let end = first + count;
     let words = if count == 0 { 0..0 } else { first as usize / 64..(end as usize).div_ceil(64) };

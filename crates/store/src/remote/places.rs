@@ -1,12 +1,15 @@
-//! Which server holds which units, and what waits to be sent to each.
+//! Records which server holds which units (base pages), and which messages wait to be sent to each server.
 //!
-//! Nothing here waits, allocates or grows: the pager calls it while locked, and a writer needs both locks to send. Each
-//! frame has an entry, in which its write-back waits; a frame has at most one. A discard waits as a bit of its slot.
-//! Extents with such bits are linked into a list of their server.
+//! Nothing here waits, allocates or grows. The engine calls [`Places::release`] while it holds the pager's lock, so a
+//! wait here would delay every fault.
 //!
-//! A slot's discard waits only while no unit of the slot is held and no write-back of its units is queued or in flight.
-//! A write-back cancels the discard of its slot: units that are not held are never read, so a discard only frees room.
-//! Hence waiting discards and write-backs concern different slots and may be sent in any order.
+//! Each frame (local memory outside the program's view) has an entry for its write-back, because a frame has at most
+//! one. A waiting discard is a bit of its slot. Each server has a list of the extents that have such bits.
+//!
+//! A slot's discard waits only while none of the slot's units is held, queued for writing or being written.
+//! A write-back cancels the discard of its slot. This is safe because units that are not held are never read, so a
+//! discard only frees room. Hence waiting discards and write-backs concern different slots and may be sent in any
+//! order.
 
 use hanare_paging::{FrameId, PageId};
 use hanare_settings::SERVERS_MAX;
@@ -16,34 +19,34 @@ use super::bits::Bits;
 use super::{EXTENT_BYTES, WRITES_AT_ONCE};
 use crate::placement::Placement;
 
-/// Free room of a server, in bytes, below which new extents go to the server with most room. The margin covers what
-/// other processes took meanwhile.
+/// The minimum free room of a server, in bytes, for new extents near older ones. With less free room, new extents go to
+/// the server with the most room. Other processes may have used some room since the server's last report.
 const MARGIN_BYTES: usize = 4 << 20;
 
 const _: () = assert!(SERVERS_MAX < u16::MAX as usize);
 
-/// The sizes of the store.
+/// The sizes of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Number of units (base pages).
+    /// The number of units (base pages).
     pub units: u32,
-    /// Bytes of one.
+    /// The number of bytes of a unit.
     pub unit_bytes: usize,
-    /// Bytes of a slot, the unit in which servers discard.
+    /// The number of bytes of a slot. Servers discard whole slots.
     pub slot_bytes: usize,
-    /// Number of frames for base pages.
+    /// The number of frames for base pages.
     pub small_frames: u32,
-    /// Number of frames for huge pages.
+    /// The number of frames for huge pages.
     pub wide_frames: u32,
 }
 
-/// A page on its way to a server, in a frame.
+/// The write-back of a page in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WriteBack {
     pub(super) page: PageId,
     pub(super) frame: FrameId,
     pub(super) bytes: u32,
-    /// Address of its bytes.
+    /// The address of the page's bytes.
     pub(super) from: usize,
 }
 
@@ -55,24 +58,24 @@ pub(super) struct Discard {
 }
 
 impl Discard {
-    /// Whether both can be sent in one frame, as one range.
+    /// Checks whether this range and `next` can be sent as one range in one message.
     fn is_followed_by(self, next: Self) -> bool {
         self.offset + u64::from(self.bytes) == next.offset && self.bytes <= DISCARD_MAX - next.bytes
     }
 }
 
-/// The result of a write-back that a server answered.
+/// The result of a write-back after the server's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     /// The server has the page.
     Held,
-    /// It now waits for this server.
+    /// The write-back now waits for the server with this index.
     GoesTo(usize),
-    /// No server has room.
+    /// No server has room for the page.
     Nowhere,
 }
 
-/// A frame's waiting write-back, with the link to the next.
+/// A frame's waiting write-back. `next` is the frame after it in the server's list.
 #[derive(Clone, Copy, Default)]
 struct Waiting {
     from: usize,
@@ -81,7 +84,8 @@ struct Waiting {
     next: u32,
 }
 
-/// A list linked through entries that have one link each. Links are numbers plus one; 0 is none.
+/// A list of numbered entries, each of which contains the link to the next. A link is a number plus one, and 0 is no
+/// link.
 #[derive(Clone, Copy, Default)]
 struct List {
     first: u32,
@@ -108,30 +112,31 @@ impl List {
 }
 
 pub(super) struct Places {
-    /// Which server each extent lies on: its number plus one; 0 is none.
+    /// The server of each extent, as its index plus one. 0 means that the extent is on no server.
     of_extent: Vec<u16>,
-    /// For each [`EXTENT_BYTES`]: the server of the newest extent in it. Empty if all extents have that length.
+    /// The server of the newest extent in each range of [`EXTENT_BYTES`], as its index plus one. Empty if all extents
+    /// have that length.
     near: Vec<u16>,
     near_extents: u32,
     margin: u64,
     pub(super) placement: Placement,
-    /// Units that their servers hold.
+    /// The units that their servers hold.
     held: Bits,
-    /// Units whose write-back is queued or in flight.
+    /// The units whose write-back is queued or in flight.
     writing: Bits,
-    /// Slots to be discarded.
+    /// The slots whose discard waits to be sent.
     discards: Bits,
-    /// Extents that are in the discard list of a server.
+    /// The extents that are in the discard list of a server.
     listed: Bits,
-    /// The next extent in such a list, indexed by extent.
+    /// For each extent in a discard list: the next extent of that list, as its number plus one. 0 for the last extent.
     next_listed: Vec<u32>,
     /// The discard list of each server.
     discarding: Vec<List>,
-    /// The entry of each frame.
+    /// The waiting write-back of each frame.
     frames: Vec<Waiting>,
-    /// Waiting write-backs of each server.
+    /// The list of waiting write-backs of each server.
     writes: Vec<List>,
-    /// Slots that hold something on each server, as far as acknowledged.
+    /// The number of slots on each server that hold pages, as far as the server acknowledged the write-backs.
     slots_of: Vec<u64>,
     small_frames: u32,
     unit_bytes: usize,
@@ -140,7 +145,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Tables without pages. Each placement extent of `extent_bytes` is on one server as a whole.
+    /// Makes tables without pages. Each placement extent of `extent_bytes` is on one server as a whole.
     pub(super) fn new(shape: Shape, extent_bytes: usize, placement: Placement, servers: usize) -> Self {
         let extent_units = (extent_bytes / shape.unit_bytes) as u32;
         let near_extents = (EXTENT_BYTES / extent_bytes) as u32;
@@ -169,37 +174,37 @@ impl Places {
         }
     }
 
-    /// The server of a held unit.
+    /// Returns the server of a held unit.
     pub(super) fn server_of(&self, unit: u32) -> usize {
         let place = self.of_extent[(unit / self.extent_units) as usize];
         debug_assert!(place > 0, "unit {unit} is on no server");
         usize::from(place.max(1)) - 1
     }
 
-    /// How many of these held units, from the first on, are on the server of the first.
+    /// Returns how many of these held units, from the first on, are on the server of the first.
     pub(super) fn reach(&self, unit: u32, count: u32) -> u32 {
         let server = self.server_of(unit);
         (unit..unit + count).take_while(|&unit| self.server_of(unit) == server).count() as u32
     }
 
-    /// Bytes that a server holds for this process, as far as acknowledged.
+    /// Returns the number of bytes that a server holds for this process, as far as acknowledged.
     pub(super) fn bytes_on(&self, server: usize) -> u64 {
         self.slots_of[server].saturating_mul(u64::from(self.slot_units) * self.unit_bytes as u64)
     }
 
-    /// Whether anything waits to be sent to a server.
+    /// Checks whether anything waits to be sent to a server.
     pub(super) fn waits_for(&self, server: usize) -> bool {
         self.writes[server].first != 0 || self.discards_wait_for(server)
     }
 
-    /// Whether discards wait to be sent to a server.
+    /// Checks whether discards wait to be sent to a server.
     pub(super) fn discards_wait_for(&self, server: usize) -> bool {
         self.discarding[server].first != 0
     }
 
-    // ---- write-backs --------------------------------------------------------------------------------------------------
+    // ---- write-backs -----------------------------------------------------------------------------------------------
 
-    /// Queues a write-back. Returns its server, if any server has room.
+    /// Queues a write-back. Returns its server, or `None` if no server has room.
     pub(super) fn write_back(&mut self, job: WriteBack) -> Option<usize> {
         let (unit, count) = (job.page.0, self.count_of(job.bytes));
         let server = self.place(unit)?;
@@ -221,7 +226,7 @@ impl Places {
         self.writes[server].push(place, |last, next| frames[last as usize].next = next);
     }
 
-    /// Takes write-backs for a server, about `bytes_max` at most.
+    /// Moves waiting write-backs of a server to `into`, until they have at least `bytes_max` bytes or none is left.
     pub(super) fn take_writes(&mut self, server: usize, bytes_max: usize, into: &mut Vec<WriteBack>) {
         let mut bytes = 0;
         while bytes < bytes_max && into.len() < WRITES_AT_ONCE {
@@ -235,8 +240,9 @@ impl Places {
         }
     }
 
-    /// Records a server's answer to a write-back: it took the page, or had no room. Adds ranges to `vain` that the
-    /// server keeps but nobody needs there any more. They must be discarded before anything else is sent to it.
+    /// Records a server's answer to a write-back. If `took` is true, the server took the page. Otherwise it had no
+    /// room. Adds to `vain` the ranges that the server still holds but that nobody needs there any more. They must be
+    /// discarded before anything else is sent to this server.
     pub(super) fn ended(&mut self, job: WriteBack, server: usize, took: bool, vain: &mut Vec<Discard>) -> Ended {
         let unit = job.page.0;
         let here = self.server_of(unit);
@@ -245,7 +251,8 @@ impl Places {
                 self.mark_held(unit, self.count_of(job.bytes));
                 return Ended::Held;
             }
-            // The extent has moved, because another part of it was refused. This part must follow.
+            // The extent has moved to another server, because this server refused another part of it. This part must
+            // follow.
             (false, _) => Some(here),
             (true, false) => self.move_away(unit, server, vain),
         };
@@ -257,7 +264,7 @@ impl Places {
         Ended::GoesTo(to)
     }
 
-    /// Marks these units as held by their server. The write-back that brought them there has ended.
+    /// Marks these units as held by their server, because their write-back has ended.
     fn mark_held(&mut self, unit: u32, count: u32) {
         let server = self.server_of(unit);
         for slot in self.slots(unit, count) {
@@ -267,9 +274,10 @@ impl Places {
         self.writing.clear(unit, count);
     }
 
-    // ---- discards -----------------------------------------------------------------------------------------------------
+    // ---- discards --------------------------------------------------------------------------------------------------
 
-    /// Releases units of one extent. Returns the server if it had no discards waiting and has some now.
+    /// Releases units of one extent. Returns the extent's server if this call adds the extent to the server's discard
+    /// list. The caller must then wake the server's sender.
     pub(super) fn release(&mut self, unit: u32, count: u32) -> Option<usize> {
         let extent = unit / self.extent_units;
         debug_assert_eq!(extent, (unit + count - 1) / self.extent_units);
@@ -282,7 +290,8 @@ impl Places {
                 continue;
             }
             if self.writing.any(slot * self.slot_units, self.slot_units) {
-                // A unit of the slot is in flight. The slot is discarded when that unit is released.
+                // A write-back to the slot is in flight, so the slot is not discarded now. A release of the written
+                // unit discards it later.
                 self.slots_of[server] -= 1;
             } else {
                 self.discards.set(slot, 1);
@@ -304,8 +313,9 @@ impl Places {
         self.discarding[server].push(extent, |last, next| links[last as usize] = next);
     }
 
-    /// Takes the discards for a server until there are `ranges_max` ranges, and finishes the extent that reaches this
-    /// number. Joins adjacent ones. Their room counts as free from now on, because whatever is sent next follows them.
+    /// Moves waiting discards of a server to `into`, until there are `ranges_max` ranges. An extent is always moved
+    /// completely, and adjacent ranges are joined. Their room counts as free from now on, because later messages follow
+    /// these discards.
     pub(super) fn take_discards(&mut self, server: usize, ranges_max: usize, into: &mut Vec<Discard>) {
         while into.len() < ranges_max {
             let links = &self.next_listed;
@@ -316,13 +326,14 @@ impl Places {
                 self.take_extent(extent, server, into);
                 self.free_if_unused(extent);
             } else if here > 0 && self.discards.any(extent * self.slots_per_extent(), self.slots_per_extent()) {
-                // The extent has moved meanwhile. The writer of its new server finds it at its next check.
+                // The extent has moved to another server. The sender of that server finds the discards at its next
+                // check.
                 self.list(extent, here - 1);
             }
         }
     }
 
-    /// Takes the discards of an extent.
+    /// Moves the waiting discards of an extent to `into`.
     fn take_extent(&mut self, extent: u32, server: usize, into: &mut Vec<Discard>) {
         let first = extent * self.slots_per_extent();
         for slot in first..first + self.slots_per_extent() {
@@ -338,9 +349,9 @@ impl Places {
         }
     }
 
-    // ---- extents ----------------------------------------------------------------------------------------------------
+    // ---- extents ---------------------------------------------------------------------------------------------------
 
-    /// The server for a unit to be written. Chooses one if the unit's extent has none.
+    /// Returns the server for a unit to be written. Chooses a server if the unit's extent has none.
     fn place(&mut self, unit: u32) -> Option<usize> {
         let extent = unit / self.extent_units;
         if self.of_extent[extent as usize] == 0 {
@@ -349,8 +360,8 @@ impl Places {
         Some(usize::from(self.of_extent[extent as usize]) - 1)
     }
 
-    /// Chooses a server for a placement extent. Short extents go to their neighbours' server, so that one request
-    /// fetches several.
+    /// Chooses a server for a placement extent. A short extent goes to the server of its neighbours, so that one
+    /// request fetches several extents.
     fn place_extent(&mut self, extent: u32) -> Option<usize> {
         let Some(near) = self.near.get_mut((extent / self.near_extents) as usize) else {
             return self.placement.place();
@@ -363,7 +374,7 @@ impl Places {
         Some(server)
     }
 
-    /// Removes an extent from its server if none of its units is held, in flight or to be discarded.
+    /// Removes an extent from its server if none of its units is held, being written or to be discarded.
     fn free_if_unused(&mut self, extent: u32) {
         let server = usize::from(self.of_extent[extent as usize]);
         let slots = self.slots_per_extent();
@@ -377,8 +388,8 @@ impl Places {
         }
     }
 
-    /// Chooses another server for an extent that one server refused. An extent with pages that are already held there
-    /// cannot move.
+    /// Chooses another server for an extent that `from` refused. Returns `None` if the extent must stay, because `from`
+    /// already holds some of its pages, or if no server has room.
     fn move_away(&mut self, unit: u32, from: usize, vain: &mut Vec<Discard>) -> Option<usize> {
         let extent = unit / self.extent_units;
         if self.is_used(extent, &self.held) {
@@ -397,7 +408,7 @@ impl Places {
         bytes / self.unit_bytes as u32
     }
 
-    /// The range of bytes of a slot.
+    /// Returns the byte range of a slot.
     fn slot(&self, slot: u32) -> Discard {
         let bytes = self.slot_units * self.unit_bytes as u32;
         Discard { offset: u64::from(slot) * u64::from(bytes), bytes }
@@ -411,7 +422,7 @@ impl Places {
         self.extent_units / self.slot_units
     }
 
-    /// Whether any unit of a slot is held.
+    /// Checks whether any unit of a slot is held.
     fn holds_of(&self, slot: u32) -> bool {
         self.held.any(slot * self.slot_units, self.slot_units)
     }
@@ -420,7 +431,8 @@ impl Places {
         units.any(extent * self.extent_units, self.extent_units)
     }
 
-    /// The parts of a range of units, divided at extent boundaries.
+    /// Divides a range of units at the boundaries of extents. Yields the first unit and the number of units of each
+    /// part.
     pub(super) fn by_extent(unit: u32, count: u32, extent_units: u32) -> impl Iterator<Item = (u32, u32)> {
         let end = unit + count;
         std::iter::successors(Some(unit), move |at| Some((at / extent_units + 1) * extent_units))

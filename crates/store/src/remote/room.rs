@@ -1,4 +1,4 @@
-//! The room of the servers: learning it from their answers, asking for it, and reporting it.
+//! The room of the servers. This module learns the room from the servers' answers, requests it and reports it.
 
 use std::fmt;
 use std::sync::atomic::Ordering::*;
@@ -11,7 +11,8 @@ use hanare_wire::payload::NO_QUOTA;
 use super::Remote;
 
 impl Remote {
-    /// Records the room that a server reports. An extent that is placed keeps its room until it is filled.
+    /// Records the room that a server reports. A placed extent counts as in use until it is freed, even if not all of
+    /// it is written.
     pub(super) fn note_room(&self, index: usize, left_bytes: u64) {
         self.servers[index].room_known_ns.store(now_ns(), Relaxed);
         let mut places = self.places.lock();
@@ -19,18 +20,19 @@ impl Remote {
         places.placement.set_capacity(index, all / self.extent_bytes as u64);
     }
 
-    /// Bytes that all servers can hold for this process, and the part of them that is placed.
+    /// Returns the bytes that all servers can hold for this process, and the bytes of the extents that are already
+    /// placed.
     pub(super) fn capacity_and_placed_bytes(&self) -> (u64, u64) {
         let (capacity, used) = self.places.lock().placement.capacity_and_used();
         (capacity.saturating_mul(self.extent_bytes as u64), used.saturating_mul(self.extent_bytes as u64))
     }
 
-    /// The oldest time among the servers' last reports of their room.
+    /// Returns the time of the oldest of the servers' last reports of their room, in nanoseconds on CLOCK_MONOTONIC.
     pub(super) fn room_known_ns(&self) -> u64 {
         self.servers.iter().map(|server| server.room_known_ns.load(Relaxed)).min().unwrap_or(0)
     }
 
-    /// Asks all servers for their room and waits for the answers, at most until a server would count as silent.
+    /// Asks all servers for their room and waits for the answers. Waits at most until a server would count as silent.
     pub(super) fn ask_for_room(&self) {
         let numbers: Vec<u32> = self.servers.iter().map(|server| server.asked.fetch_add(1, AcqRel) + 1).collect();
         (0..self.servers.len()).for_each(|server| self.notify(server));
@@ -38,7 +40,8 @@ impl Remote {
         for (server, number) in self.servers.iter().zip(numbers) {
             loop {
                 let answered = server.answered.load(Acquire);
-                // Later requests may have been answered already, and the count may have wrapped.
+                // The server may have answered a later request already. The numbers may have wrapped, so only their
+                // difference counts.
                 if number.wrapping_sub(answered) as i32 <= 0 || now_ns() > end {
                     break;
                 }
@@ -47,12 +50,12 @@ impl Remote {
         }
     }
 
-    /// Writes each server's room, and how to get more.
+    /// Writes the room of each server, and how the user can get more.
     pub(super) fn tell_no_room(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         for (index, server) in self.servers.iter().enumerate() {
             let room = self.places.lock().placement.capacity_of(index).saturating_mul(self.extent_bytes as u64);
             let (comma, name, quota) = (if index > 0 { ", " } else { "" }, &server.name, server.info.quota_bytes);
-            // A quota is mentioned only if it is the limiting factor.
+            // The quota is mentioned only if it limits the room.
             if quota != NO_QUOTA && room.saturating_add(self.extent_bytes as u64) > quota {
                 write!(out, "{comma}{name} allows this client a quota of {quota} bytes")?;
             } else {

@@ -1,4 +1,4 @@
-//! The store against a server in this process.
+//! Tests of the store with a memory server in this process.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -12,7 +12,7 @@ const PAGE: usize = 4096;
 const SILENT: Duration = Duration::from_millis(500);
 const SOON: Duration = Duration::from_secs(30);
 
-/// A taker whose thread stops in the middle of a read, like a thread that waits for a CPU.
+/// A taker whose thread sleeps in the middle of the first read, as if it waited for a CPU.
 #[derive(Default)]
 struct Starved {
     holds: AtomicBool,
@@ -30,7 +30,7 @@ impl Take for &Starved {
     fn placed(&mut self, _: &Read) {}
 
     unsafe fn part(&mut self, _: &Read, _: usize, from: *const u8, len: usize) {
-        // SAFETY: the memory holds this number of bytes during the call.
+        // SAFETY: the store passes memory with `len` bytes, which do not change during this call.
         let bytes = unsafe { std::slice::from_raw_parts(from, len) };
         assert!(len == PAGE && bytes.iter().all(|&byte| byte == 7), "the page that was written");
     }
@@ -58,12 +58,12 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
     let shape = Shape { units: 1024, unit_bytes: PAGE, slot_bytes: PAGE, small_frames: 4, wide_frames: 0 };
     let (remote, senders) = Remote::new(vec![opened], shape, PAGE, SILENT).expect("a store");
     let page = Mapping::anonymous(PAGE).expect("a page").leak() as *mut u8;
-    // SAFETY: the mapping has a page, and no other code knows it yet.
+    // SAFETY: the mapping has one page, and no other code knows the mapping yet.
     unsafe { page.write_bytes(7, PAGE) };
     let (remote, taker): (&'static Remote, &'static Starved) = (Box::leak(remote.into()), Box::leak(Box::default()));
     static WRITTEN: AtomicU32 = AtomicU32::new(0);
     for mut sender in senders {
-        // It runs until the process ends.
+        // The thread runs until the process ends.
         std::thread::spawn(move || {
             loop {
                 let mut ended = |_, _| _ = WRITTEN.fetch_add(1, AcqRel);
@@ -75,7 +75,7 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
         let end = Instant::now() + SOON;
         while !done() {
             assert!(Instant::now() < end, "it does not come");
-            // Like the keeper. The server must not be blamed.
+            // This poll is like that of a running program. It must not report the server as silent.
             remote.poll(Turn::Upkeep, &mut &*taker).expect("a server that answers");
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -85,7 +85,7 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
         let frame = Some(FrameId { wide: false, index });
         let (page, at) = (PageId(index), Some(page.cast_const()));
         let write = Write { page, bytes: PAGE as u32, frame, at, may_be_same: false, spare: std::ptr::null_mut() };
-        // SAFETY: the page never changes again.
+        // SAFETY: the page's bytes never change again.
         let saved = unsafe { remote.write(&write, &mut |_| {}) }.expect("room");
         assert_eq!(saved, Saved::Later);
     }
@@ -101,7 +101,7 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
             remote.poll(Turn::Receive(Wait::Spin { iterations: 100 }), &mut &*taker).expect("a server that answers");
         }
     });
-    // Waits until the reader holds the receiving end. The upkeep begins after that.
+    // This loop waits until the reader holds the receiving end. The polls for upkeep begin only after that.
     let end = Instant::now() + SOON;
     while !taker.holds.load(Acquire) {
         assert!(Instant::now() < end, "nothing arrives");

@@ -1,7 +1,9 @@
-//! A writer thread: it sends writes and discards, and reports the end of each write.
+//! A sender, which runs in a thread of its own. It sends write-backs and discards to one server, and reports the end of
+//! each write-back.
 //!
-//! Discards are sent first, because they make room for writes. All of them are sent before the next write-back. There
-//! is at most one discard for each slot, and only for slots written back before. So write-backs never wait without end.
+//! All waiting discards are sent before the next write-back, because they make room for it. There is at most one
+//! discard for each slot, and only for slots that were written back before. So the discards end, and write-backs do not
+//! wait for ever.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -18,36 +20,36 @@ use super::places::{Discard, Ended, WriteBack};
 use super::{EXTENT_BYTES, Remote};
 use crate::StoreError;
 
-/// Most bytes sent and not yet acknowledged.
+/// The maximum number of bytes that are sent and not yet acknowledged.
 const UNACKNOWLEDGED_BYTES_MAX: usize = 8 << 20;
-/// Most frames sent and not yet acknowledged. Their answers fit into the socket buffers, so the server never stops with
-/// an answer that nobody takes.
+/// The maximum number of messages that are sent and not yet acknowledged. Their answers fit into the socket buffers. So
+/// the server never stops because this process does not read its answers.
 const UNACKNOWLEDGED_MAX: usize = 1024;
-/// Discards sent in one call.
+/// The maximum number of discards that are sent in one call.
 const DISCARDS_AT_ONCE: usize = 256;
 
-/// A frame that the server has not acknowledged yet.
+/// A message that the server has not acknowledged yet.
 #[derive(Debug)]
 enum Sent {
     WriteBacks(Vec<WriteBack>),
     Discard,
-    /// A ping whose answer reports the server's room. It answers the request for room with this number.
+    /// A ping whose answer reports the server's room. The number is that of the request for room.
     RoomRequest(u32),
 }
 
-/// Sends what waits for one server.
+/// The state of the sender of one server.
 #[derive(Debug)]
 pub struct Sender {
     index: usize,
     writer: Writer,
     unacknowledged: VecDeque<Sent>,
-    /// Time since which the server owes the next answer.
+    /// The time since which the server owes the next answer, in nanoseconds on CLOCK_MONOTONIC.
     last_ack_ns: u64,
     bytes_out: usize,
-    /// The number of the next frame.
+    /// The number of the next message.
     tag: u64,
     asked: u32,
-    /// Ranges that the server still keeps although their pages moved to another server. They are discarded before
+    /// The ranges that the server still holds although their pages moved to another server. They are discarded before
     /// anything else is sent.
     vain: Vec<Discard>,
 }
@@ -68,12 +70,12 @@ impl Sender {
 }
 
 impl Remote {
-    /// Sends what waits for a sender's server, takes the answers that have come, and reports the end of each write.
-    /// Sleeps if there is nothing to do. Call it again and again in a thread of its own. Returns the number of frames
-    /// sent.
+    /// Sends what waits for the sender's server, and reads the answers that have arrived. Calls `ended` for each
+    /// write-back that has ended. Sleeps if there is nothing to do. Returns the number of messages sent. The caller
+    /// repeats this call in a thread of its own.
     ///
     /// # Errors
-    /// The server is lost or silent, or sent invalid data; or no server has room.
+    /// The server is lost or silent, it sent invalid data, or no server has room.
     pub fn send(&self, sender: &mut Sender, ended: &mut dyn FnMut(PageId, FrameId)) -> Result<u64, StoreError<'_>> {
         let before = sender.tag;
         Sending { remote: self, sender, ended }.go_on()?;
@@ -81,7 +83,7 @@ impl Remote {
     }
 }
 
-/// One call of [`Remote::send`].
+/// The arguments of one call of [`Remote::send`].
 struct Sending<'a, 'b> {
     remote: &'a Remote,
     sender: &'b mut Sender,
@@ -89,12 +91,14 @@ struct Sending<'a, 'b> {
 }
 
 impl<'a> Sending<'a, '_> {
-    /// Sends what waits and takes the answers that have come. Sleeps if there is nothing to do.
+    /// Sends what waits and reads the answers that have arrived. Sleeps if there is nothing to do.
     fn go_on(&mut self) -> Result<(), StoreError<'a>> {
         let wait_word = self.server().wait_word.load(Acquire);
-        // Set before anything is taken from the queue: a thread that finds the queue empty then finds this set.
+        // `writes_in_flight` is set before anything is removed from the queue. So a thread that finds the queue empty
+        // also finds `writes_in_flight` set.
         self.server().writes_in_flight.store(1, Release);
-        // Read before the discards are taken: a thread that asks for room wants its own discards counted.
+        // `asked` is read before the discards are sent. A thread that asks for room expects its own discards to be
+        // counted.
         let asked = self.server().asked.load(Acquire);
         if self.send_discards()? {
             self.send_writes()?;
@@ -111,7 +115,7 @@ impl<'a> Sending<'a, '_> {
             true => Wait::Now,
             false => Wait::Block { timeout: Duration::from_millis(20) },
         };
-        // Discards of pages that moved are sent before the next answer is taken.
+        // The discards in `vain` are sent before the next answer is read.
         while self.sender.vain.is_empty() && self.take_answer(wait)? {
             wait = Wait::Now;
         }
@@ -126,9 +130,9 @@ impl<'a> Sending<'a, '_> {
         self.remote.lost(self.sender.index, source)
     }
 
-    // ---- sending ------------------------------------------------------------------------------------------------------
+    // ---- sending ---------------------------------------------------------------------------------------------------
 
-    /// Sends waiting discards. Returns whether these were all.
+    /// Sends waiting discards. Returns true if none waits any more.
     fn send_discards(&mut self) -> Result<bool, StoreError<'a>> {
         let mut discards = std::mem::take(&mut self.sender.vain);
         let room = UNACKNOWLEDGED_MAX.saturating_sub(self.sender.unacknowledged.len()).min(DISCARDS_AT_ONCE);
@@ -154,7 +158,7 @@ impl<'a> Sending<'a, '_> {
         }
         let mut jobs = Vec::new();
         self.remote.places.lock().take_writes(self.sender.index, RANGE_MAX as usize, &mut jobs);
-        // The order does not matter, because no page occurs twice.
+        // The order of the write-backs does not matter, because no page occurs twice.
         jobs.sort_by_key(|job| job.page.0);
         let mut rest = jobs.as_slice();
         while !rest.is_empty() {
@@ -165,13 +169,13 @@ impl<'a> Sending<'a, '_> {
         Ok(())
     }
 
-    /// Sends write-backs of adjacent pages in one frame.
+    /// Sends write-backs of adjacent pages in one message.
     fn send_group(&mut self, group: &[WriteBack]) -> Result<(), StoreError<'a>> {
         let parts: Vec<IoSlice<'_>> = group
             .iter()
             .map(|job| {
-                // SAFETY: the bytes of a write do not change until its end is reported, as the caller of `write`
-                // promised.
+                // SAFETY: `job.from` is the address of `job.bytes` bytes. The caller of `write` keeps them unchanged
+                // until the end of the write is reported.
                 IoSlice::new(unsafe { std::slice::from_raw_parts(job.from as *const u8, job.bytes as usize) })
             })
             .collect();
@@ -182,7 +186,7 @@ impl<'a> Sending<'a, '_> {
         Ok(())
     }
 
-    /// Asks for the server's room, if a request for it waits.
+    /// Asks for the server's room if there is a new request for it.
     fn ask(&mut self, number: u32) -> Result<(), StoreError<'a>> {
         if std::mem::replace(&mut self.sender.asked, number) != number {
             self.sender.writer.ping(self.sender.tag).map_err(|source| self.lost(source))?;
@@ -199,9 +203,9 @@ impl<'a> Sending<'a, '_> {
         self.sender.unacknowledged.push_back(frame);
     }
 
-    // ---- answers ------------------------------------------------------------------------------------------------------
+    // ---- answers ---------------------------------------------------------------------------------------------------
 
-    /// Takes one answer. Returns false if none came within `wait`, or none is due.
+    /// Reads one answer and acts on it. Returns false if no answer arrived within `wait`, or if none is due.
     fn take_answer(&mut self, wait: Wait) -> Result<bool, StoreError<'a>> {
         let due = self.sender.tag - self.sender.unacknowledged.len() as u64;
         if due == self.sender.tag {
@@ -229,7 +233,7 @@ impl<'a> Sending<'a, '_> {
             Some(Sent::RoomRequest(number)) => Some(number),
             Some(Sent::Discard) | None => None,
         };
-        // Done last, because the room counts what was just written as held.
+        // The room is recorded after the write-backs, because the server counts what was just written as held.
         if ack.status == AckStatus::Done {
             self.remote.note_room(self.sender.index, ack.capacity_bytes);
         }
@@ -254,7 +258,8 @@ impl<'a> Sending<'a, '_> {
     }
 }
 
-/// How many of these write-backs, sorted by page, are sent in one frame: adjacent ones, within its size and one extent.
+/// Returns how many of these write-backs, sorted by page, go into one message. Their pages are adjacent, in one extent,
+/// and within the size of a message.
 fn group_len(jobs: &[WriteBack], unit_bytes: usize) -> usize {
     let joined = jobs.windows(2).take_while(|pair| {
         let next = start(&pair[1], unit_bytes);
@@ -267,7 +272,7 @@ fn group_bytes(group: &[WriteBack]) -> usize {
     group.iter().map(|job| job.bytes as usize).sum()
 }
 
-/// Offset of a write-back's first byte in far memory.
+/// Returns the offset of a write-back's first byte in far memory.
 fn start(job: &WriteBack, unit_bytes: usize) -> u64 {
     u64::from(job.page.0) * unit_bytes as u64
 }

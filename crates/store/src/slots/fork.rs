@@ -1,4 +1,4 @@
-//! Fork: slots that two processes share, and those that a process gives back.
+//! Slots at a fork: the slots that two processes share, and the slots that a process gives back.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -10,7 +10,7 @@ use super::{SPILLED, Slots, SlotsError};
 use crate::StoreError;
 
 impl Slots {
-    /// Opens a link for a child that is about to be forked, to the same slots. From now on these slots are only read.
+    /// Opens a link to the same slots for a child that is about to be forked. From now on, these slots are only read.
     /// No read or write may be in progress.
     pub(crate) fn share(&self) -> Result<Attachment, LinkError> {
         let attachment = self.control.lock().open_clone()?;
@@ -19,15 +19,15 @@ impl Slots {
         Ok(attachment)
     }
 
-    /// Returns the door, which opens further links to the server, and drops the rest.
+    /// Returns the door, the descriptor that opens further links to the server, and drops the rest.
     pub(crate) fn into_door(self) -> OwnedFd {
         self.control.into_inner().door
     }
 
-    /// In the child: the same table on the child's own link.
+    /// Makes the child's store, with the same table, on the child's own link.
     pub(crate) fn again(self, attachment: Attachment) -> Result<Self, SlotsError> {
         let mut table = self.table.into_inner();
-        // Slots that were granted ahead stay with the parent.
+        // The parent keeps the slots that were granted ahead of need.
         for slot in table.free.drain(..) {
             table.shared.let_go(slot);
         }
@@ -36,8 +36,8 @@ impl Slots {
         Ok(again)
     }
 
-    /// Gives the extent of a unit a slot of its own. Copies the shared slot's bytes unless all of them are about to be
-    /// written.
+    /// Replaces the shared slot of a unit's extent by a slot of this process's own. If `whole` is false, copies the
+    /// shared slot's bytes. Otherwise the caller is about to write all bytes of the slot.
     #[cold]
     pub(super) fn unshare(&self, unit: u32, whole: bool, bounce: *mut u8) -> Result<(), StoreError<'_>> {
         let _alone = self.unsharing.lock();
@@ -59,7 +59,7 @@ impl Slots {
             self.copy_slot(old, new, bounce)?;
         }
         let mut table = self.table.lock();
-        // The unit counts as held, so the extent still has its slot.
+        // The caller has marked the unit as held, so the extent still has its slot.
         table.slot_of[extent as usize] = new + 1;
         table.shared.take(extent);
         table.shared.let_go(old);
@@ -75,11 +75,12 @@ impl Slots {
             }
         };
         match self.place(new, 0) {
-            // SAFETY: nobody writes to the old slot, or it is the caller's buffer, which has room for a slot. No table
-            // names the new slot yet.
+            // SAFETY: `from` is the old slot, to which nobody writes, or the filled `bounce`, which has room for a
+            // slot. No table contains the new slot yet.
             Ok(to) => unsafe { copy::copy(from, to.cast_mut(), self.slot_bytes) },
             Err(position) => {
-                // SAFETY: as above.
+                // SAFETY: `from` is the old slot, to which nobody writes, or the filled `bounce`, which has room for a
+                // slot.
                 let bytes = unsafe { std::slice::from_raw_parts(from, self.slot_bytes) };
                 self.write_spill(position, bytes)?;
             }
@@ -87,16 +88,17 @@ impl Slots {
         Ok(())
     }
 
-    /// Gives slots back that this process no longer uses and another process may use. Returns whether there were any.
+    /// Gives back slots that this process no longer uses but another process may use. Returns true if there were any.
     pub(super) fn return_slots(&self) -> bool {
         let mut runs = [Grant { place: Place::Memory, first_slot: 0, count: 0 }; hanare_wire::limits::GRANT_RUNS_MAX];
         let mut control = self.control.lock();
         let count = {
             let mut table = self.table.lock();
-            // A thread that began to read before a slot was released may still read it. New readers do not find it.
+            // A thread that began to read before a slot was released may still be reading the slot. New readers do not
+            // find it.
             if self.readers.load(SeqCst) > 0 { 0 } else { table.shared.take_runs(&mut runs, SPILLED) }
         };
-        // A failed link is noticed elsewhere.
+        // The next poll with `Turn::Upkeep` notices a failed link.
         if count == 0 || control.give_back_runs(&runs[..count]).is_err() {
             return false;
         }

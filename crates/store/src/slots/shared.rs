@@ -1,12 +1,12 @@
-//! Two sets of slots of the same-host link: those shared with a forked process, which are only read, and those that
-//! this process no longer uses and must give back.
+//! Two sets of slots on a same-host link. The first set contains slots that are shared with a forked process and are
+//! only read. The second set contains slots that this process no longer uses and must give back.
 
 use hanare_wire::{Grant, Place};
 
 pub(crate) struct Shared {
-    /// One bit for each extent.
+    /// One bit for each extent. It is set if the extent's slot is shared.
     extents: Vec<u64>,
-    /// Slots to give back.
+    /// The slots that must be given back.
     let_go: Vec<u32>,
 }
 
@@ -15,36 +15,36 @@ impl Shared {
         Self { extents: vec![0; extents / 64 + 1], let_go: Vec::with_capacity(2 * extents) }
     }
 
-    /// Whether an extent's slot is shared.
+    /// Checks whether an extent's slot is shared.
     pub(crate) fn has(&self, extent: u32) -> bool {
         self.extents[extent as usize / 64] & (1 << (extent % 64)) != 0
     }
 
-    /// Marks an extent's slot as no longer shared. Returns whether it was.
+    /// Marks an extent's slot as no longer shared. Returns true if it was shared.
     pub(crate) fn take(&mut self, extent: u32) -> bool {
         let was = self.has(extent);
         self.extents[extent as usize / 64] &= !(1 << (extent % 64));
         was
     }
 
-    /// Marks the slot of every extent that has one as shared.
+    /// Marks the slot of every extent that has a slot as shared.
     pub(crate) fn add_all(&mut self, slot_of: &[u32]) {
         for (word, slots) in self.extents.iter_mut().zip(slot_of.chunks(64)) {
             let bits = slots.iter().rev().fold(0, |bits, &slot| bits << 1 | u64::from(slot != 0));
-            // Words of extents that were never used are not written, so they take no memory.
+            // A word whose extents were never used is not written, so its memory stays unused.
             if bits != 0 {
                 *word = bits;
             }
         }
     }
 
-    /// Adds a slot to give back.
+    /// Adds a slot that must be given back.
     pub(crate) fn let_go(&mut self, slot: u32) {
         self.let_go.push(slot);
     }
 
-    /// Fills `runs` with slots to give back. Returns the number of runs. `spilled` is the bit of slots in the spill
-    /// file.
+    /// Moves slots that must be given back into `runs`. Returns the number of runs. `spilled` is the bit that marks
+    /// slots in the spill file.
     pub(crate) fn take_runs(&mut self, runs: &mut [Grant], spilled: u32) -> usize {
         let mut count = 0;
         while let Some(&slot) = self.let_go.last() {

@@ -6,22 +6,22 @@ use std::ffi::CStr;
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Proves that one thread of this process has not run, by two files under `/proc`.
+/// Two open files under `/proc` that together prove that one thread of this process has not run.
 ///
-/// A thread's CPU time is no proof: on a virtual machine the kernel subtracts the time that the host took (stolen time),
-/// so a short run can count as nothing.
+/// A thread's CPU time is no proof. On a virtual machine, the kernel subtracts the time that the host used (stolen
+/// time). So a short run can count as zero.
 #[derive(Debug)]
 pub struct RunWatch {
     schedstat: OwnedFd,
     syscall: OwnedFd,
 }
 
-/// How often a thread has been given a CPU since it began.
+/// The number of times that a thread has been given a CPU since it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrivals(u64);
 
 impl RunWatch {
-    /// Watches thread `tid`; `None` if there is no such thread. Allocation-free.
+    /// Opens a watch of thread `tid`. Returns `None` if there is no such thread. Allocation-free.
     #[must_use]
     pub fn open(tid: i32) -> Option<Self> {
         let open = |name: &str| {
@@ -33,20 +33,22 @@ impl RunWatch {
         Some(Self { schedstat: open("schedstat")?, syscall: open("syscall")? })
     }
 
-    /// The thread's number of arrivals on a CPU, if the thread is now off every CPU, and no child runs on its memory
-    /// while it waits (vfork). As long as [`arrivals`](Self::arrivals) returns the same number, the thread has not run
-    /// since this call. Two short system calls, no allocation. It must not be the calling thread.
+    /// Returns the thread's number of arrivals on a CPU if the thread is off every CPU now. Returns `None` if the
+    /// thread runs, or if it may be waiting for a child that runs on the same memory (vfork). As long as
+    /// [`arrivals`](Self::arrivals) returns the same number, the thread has not run since this call. Makes two short
+    /// system calls and allocates nothing. The watched thread must not be the calling thread.
     #[must_use]
     pub fn off_cpu(&self) -> Option<Arrivals> {
-        // The number is read first. If the thread arrived between this line and the next, the number differs later.
+        // The number is read before the state. If the thread arrives on a CPU after this line, a later call returns
+        // another number.
         let arrivals = self.arrivals()?;
         let mut text = [0u8; 256];
         let len = rustix::io::pread(&self.syscall, &mut text, 0).ok()?;
         waits_alone(&text[..len]).then_some(arrivals)
     }
 
-    /// The thread's number of arrivals on a CPU; `None` if the thread has ended or the kernel does not count them. One
-    /// short system call, no allocation.
+    /// Returns the thread's number of arrivals on a CPU. Returns `None` if the thread has ended or the kernel does not
+    /// count arrivals. Makes one short system call and allocates nothing.
     #[must_use]
     pub fn arrivals(&self) -> Option<Arrivals> {
         let mut text = [0u8; 128];
@@ -57,22 +59,24 @@ impl RunWatch {
 
 impl Drop for RunWatch {
     fn drop(&mut self) {
-        // From here on, the program may use their numbers.
+        // Hanare's record of descriptors forgets these numbers before the descriptors are closed. From then on, the
+        // program may use the numbers.
         for fd in [&self.schedstat, &self.syscall] {
             descriptors::forget(fd.as_raw_fd());
         }
     }
 }
 
-/// The third number of a `schedstat` file: how often the thread was given a CPU. It is 0 if the kernel does not count.
+/// Returns the third number of a `schedstat` file, which says how often the thread was given a CPU. Returns `None` if
+/// the number is 0, because then the kernel does not count.
 fn parse_arrivals(schedstat: &[u8]) -> Option<Arrivals> {
     let number: u64 = std::str::from_utf8(schedstat).ok()?.split_ascii_whitespace().nth(2)?.parse().ok()?;
     (number > 0).then_some(Arrivals(number))
 }
 
-/// Whether the thread of a `syscall` file is off its CPU, in no call that starts a process. The kernel writes `running`
-/// for a thread that is not off its CPU. For others it writes the number of the system call, or -1 for a thread that
-/// waits in a page fault.
+/// Checks whether the thread of a `syscall` file is off its CPU and not in a system call that starts a process. The
+/// kernel writes `running` for a thread on a CPU. For other threads it writes the number of the system call, or -1 for
+/// a page fault.
 fn waits_alone(syscall: &[u8]) -> bool {
     #[cfg(target_arch = "x86_64")]
     const STARTING: [i64; 4] = [libc::SYS_clone, libc::SYS_clone3, libc::SYS_fork, libc::SYS_vfork];
@@ -103,7 +107,7 @@ mod tests {
         let watch = RunWatch::open(tid.recv().unwrap()).unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
         for _ in 0..1000 {
-            // The thread may sleep shortly on its way to the long sleep.
+            // The thread may first sleep for a short time on its way to the long sleep in `recv`.
             let mut before = watch.off_cpu();
             while before.is_none() || watch.arrivals() != before {
                 assert!(Instant::now() < deadline, "the thread waits for nothing else");
@@ -112,7 +116,7 @@ mod tests {
             }
             go.send(()).unwrap();
             assert_eq!(tid.recv(), Ok(0));
-            // However short the run was, and although the thread may still be on its CPU.
+            // The number has changed, however short the run was. The thread may even still be on its CPU.
             assert_ne!(watch.arrivals(), before);
         }
         drop(go);

@@ -1,29 +1,30 @@
-//! Events, as read from a userfaultfd.
+//! The events that are read from a userfaultfd.
 
 use std::os::fd::RawFd;
 
-/// How many events one [`Uffd::read_events`] returns at most.
+/// The maximum number of events that one `Uffd::read_events` returns.
 pub const EVENTS_PER_READ: usize = 16;
 
-/// One event read from a userfaultfd.
+/// One event that was read from a userfaultfd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A thread accessed a page and sleeps until it is woken.
     Fault {
         /// The accessed address, rounded down to the page.
         addr: usize,
-        /// The access was a write.
+        /// Whether the access was a write.
         write: bool,
-        /// The page is there but write-protected.
+        /// Whether the page is present but write-protected.
         wp: bool,
-        /// The page is cached but not mapped.
+        /// Whether the page is cached but not mapped.
         minor: bool,
-        /// The thread that accessed it; 0 without [`super::feature::THREAD_ID`].
+        /// The id of the thread that accessed the page. 0 without [`super::feature::THREAD_ID`].
         tid: i32,
     },
-    /// The process forked; `fd` is the child's userfaultfd, which the reader now owns.
+    /// The process forked, and the kernel created a userfaultfd for the child.
     Fork {
-        /// The new descriptor. Close it, or take it over with `OwnedFd::from_raw_fd`.
+        /// The descriptor of the child's userfaultfd. The reader owns this descriptor and must close it or wrap it in
+        /// an `OwnedFd`.
         fd: RawFd,
     },
     /// A range was moved by `mremap`.
@@ -37,26 +38,26 @@ pub enum Event {
     },
     /// The pages of a range were dropped.
     Remove {
-        /// First byte.
+        /// The address of the first byte.
         start: usize,
-        /// One past the last byte.
+        /// The address of the first byte after the range.
         end: usize,
     },
     /// A range was unmapped.
     Unmap {
-        /// First byte.
+        /// The address of the first byte.
         start: usize,
-        /// One past the last byte.
+        /// The address of the first byte after the range.
         end: usize,
     },
 }
 
 impl Event {
-    /// The initial value for an array of events.
+    /// A value to initialize an array of events with.
     pub const EMPTY: Self = Self::Remove { start: 0, end: 0 };
 
-    /// Decodes a `struct uffd_msg`, 32 bytes as four words. `None` for a kind this crate never asks
-    /// for.
+    /// Decodes a `struct uffd_msg`, given as four words of 8 bytes. Returns `None` for kinds of events that this crate
+    /// never requests.
     pub(super) fn decode(message: [u64; 4]) -> Option<Self> {
         let [head, a, b, c] = message;
         let (x, y, z) = (a as usize, b as usize, c as usize);

@@ -1,4 +1,4 @@
-//! Helpers of this crate's tests: patterns in memory, bounded waits, skipping.
+//! Helpers of this crate's tests: they fill memory with patterns, wait with a time limit, and skip tests.
 #![allow(dead_code, unreachable_pub, reason = "every test file uses a part of it")]
 
 use hanare_sys::features::{Disabled, Features};
@@ -6,7 +6,7 @@ use hanare_sys::map::{Mapping, page_size};
 use hanare_sys::uffd::{EVENTS_PER_READ, Event, RegisterMode, Uffd};
 use std::time::{Duration, Instant};
 
-/// Longer than any expected delay. Reaching it fails the test.
+/// The time limit of every wait. It is longer than any expected delay, so a test that reaches it fails.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub const MISSING: RegisterMode = RegisterMode { missing: true, wp: false, minor: false };
@@ -17,7 +17,7 @@ pub fn features() -> Features {
     Features::probe(&Disabled::default())
 }
 
-/// Ends the test as passed and prints the reason, when the machine lacks a feature.
+/// If the machine lacks a feature, prints the reason and returns from the test, which then counts as passed.
 #[macro_export]
 macro_rules! need {
     ($present:expr, $what:literal) => {
@@ -28,14 +28,14 @@ macro_rules! need {
     };
 }
 
-/// A region of missing pages that `uffd` traps.
+/// Maps a region of missing pages and registers it with `uffd`.
 pub fn far(uffd: &Uffd, len: usize, mode: RegisterMode) -> Mapping {
     let mapping = Mapping::reserve(len, page_size()).unwrap();
     uffd.register(mapping.addr(), mapping.len(), mode).unwrap();
     mapping
 }
 
-/// Ordinary memory filled with a pattern.
+/// Maps ordinary memory and fills it with a pattern.
 pub fn near(len: usize, seed: u64) -> Mapping {
     let mapping = Mapping::anonymous(len).unwrap();
     fill(mapping.addr(), len, seed);
@@ -46,7 +46,7 @@ fn word(seed: u64, index: usize) -> u64 {
     (seed << 32 ^ index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Writes a pattern in which every word differs by place and seed.
+/// Writes a pattern in which every word depends on its position and on the seed.
 pub fn fill(addr: usize, len: usize, seed: u64) {
     let words: *mut u64 = std::ptr::with_exposed_provenance_mut(addr);
     for index in 0..len / 8 {
@@ -82,7 +82,7 @@ pub fn write(addr: usize, value: u64) {
     unsafe { word.write_volatile(value) };
 }
 
-/// The next events; fails the test when none comes.
+/// Returns the next events. Fails the test if no event arrives in time.
 #[track_caller]
 pub fn next_events(uffd: &Uffd) -> Vec<Event> {
     let start = Instant::now();
@@ -97,7 +97,7 @@ pub fn next_events(uffd: &Uffd) -> Vec<Event> {
     panic!("no event within {PATIENCE:?}");
 }
 
-/// Kilobytes of huge pages in the mapping that holds `addr`.
+/// Returns the kilobytes of huge pages in the mapping that contains `addr`.
 pub fn huge_kib(addr: usize) -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut inside = false;

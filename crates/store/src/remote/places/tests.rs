@@ -1,8 +1,7 @@
-//! The tables of the store against fake servers, with write-backs, discards, answers and refusals in any order.
+//! Tests of the store's tables with fake servers. Write-backs, discards, answers and refusals happen in random order.
 //!
-//! The bug that this guards against: a slot of 2 MiB was discarded when none of its units was held, while the
-//! write-back of another of its units was still in flight. That unit's bytes were written first and then discarded with
-//! the slot.
+//! The tests would find this error: no unit of a slot of 2 MiB is held, so the slot is discarded. But the write-back of
+//! one of its units is still in flight. The server first stores this unit and then discards it with the slot.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -21,7 +20,7 @@ enum Sent {
     Discard(Discard),
 }
 
-/// A server that stores as many slots as it has room for.
+/// A server that stores up to `slots_max` slots.
 #[derive(Default)]
 struct FakeServer {
     wire: VecDeque<Sent>,
@@ -54,7 +53,7 @@ impl FakeServer {
     }
 }
 
-/// The pager's knowledge of a unit.
+/// What the pager knows about a unit.
 #[derive(Clone, Copy, Default)]
 struct Unit {
     version: u32,
@@ -81,7 +80,7 @@ impl World {
             small_frames: 5,
             wide_frames: 0,
         };
-        // The servers reported this room before others took some of it.
+        // The servers report room for all extents. Other clients then use some of it, so a server may refuse earlier.
         let placement = Placement::new(&vec![u64::from(UNITS / EXTENT_UNITS); slots_max.len()]);
         World {
             places: Places::new(shape, EXTENT_BYTES, placement, slots_max.len()),
@@ -119,7 +118,7 @@ impl World {
         }
     }
 
-    /// Sends as a writer does, at most `discards_max` discards.
+    /// Sends what waits for a server, as a sender does. At most about `discards_max` discards are sent.
     fn send(&mut self, index: usize, discards_max: usize) {
         let server = &mut self.servers[index];
         let mut discards = std::mem::take(&mut server.vain);
@@ -136,7 +135,7 @@ impl World {
 
     fn answer(&mut self, index: usize) {
         let server = &mut self.servers[index];
-        // Ranges in `vain` are discarded before the next answer is handled.
+        // The ranges in `vain` are discarded before the next answer is read, as in a sender.
         server.wire.extend(std::mem::take(&mut server.vain).into_iter().map(Sent::Discard));
         let Some((job, took)) = server.answers.pop_front() else { return };
         if !took {
@@ -157,7 +156,7 @@ impl World {
         }
     }
 
-    /// Checks that every page that could be fetched now is on the server that would be asked.
+    /// Checks that each held page is on the server that a read of the page would ask.
     fn check(&self) {
         for (number, unit) in (0..).zip(&self.units).filter(|(_, unit)| unit.held && !unit.writing) {
             let server = &self.servers[self.places.server_of(number)];
@@ -207,8 +206,8 @@ fn steps() -> impl Strategy<Value = Vec<(u8, u32)>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
-    /// Tests slots of one, two and four units, with servers that have room for all pages and with servers that have
-    /// less than they reported.
+    /// Tests slots of one, two and four units. Some cases have servers with room for all pages. The others have servers
+    /// with less room than they reported.
     #[test]
     fn what_is_held_is_where_it_is_asked_for_and_what_is_released_is_given_back(
         steps in steps(), slot_shift in 0u32..3, tight in any::<bool>(),
@@ -241,7 +240,7 @@ proptest! {
     }
 }
 
-/// The smallest case: a unit's write-back is in flight when the only held unit of its slot is released.
+/// The smallest case of the error. A unit's write-back is in flight when the only held unit of its slot is released.
 #[test]
 fn a_slot_is_not_discarded_while_a_page_of_it_is_on_its_way() {
     let mut world = World::new(4, &[6]);
@@ -302,7 +301,7 @@ fn neighbours_are_discarded_together_and_every_second_page_apart() {
     assert_eq!(places.placement.capacity_and_used().1, 0);
 }
 
-/// The number of every server must fit into its field.
+/// Tests that the number of every server fits into its field.
 #[test]
 fn every_server_that_may_be_named_has_a_number() {
     let shape = Shape {
@@ -321,14 +320,15 @@ fn every_server_that_may_be_named_has_a_number() {
     }
 }
 
-/// Processes that share a space place each page by itself, and neighbouring pages on one server.
+/// Tests processes that share a far address space. Each page is placed by itself, and neighbouring pages are on one
+/// server.
 #[test]
 fn short_extents_follow_their_neighbours_and_take_room_for_themselves_only() {
     const PAGES: u32 = 2048;
     let shape = Shape { units: PAGES, unit_bytes: 4096, slot_bytes: 4096, small_frames: PAGES, wide_frames: 0 };
     let placement = Placement::new(&[1500, 1500]);
     let mut places = Places::new(shape, 4096, placement, 2);
-    // Every fourth page, like one of four processes.
+    // One of four processes writes every fourth page.
     for page in (0..PAGES).step_by(4) {
         let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: page }, bytes: 4096, from: 0 };
         assert!(places.write_back(job).is_some(), "room for page {page}");
@@ -336,7 +336,7 @@ fn short_extents_follow_their_neighbours_and_take_room_for_themselves_only() {
     assert_eq!(places.placement.capacity_and_used(), (3000, u64::from(PAGES / 4)));
     let changes = (4..PAGES).step_by(4).filter(|&page| places.server_of(page - 4) != places.server_of(page));
     assert!((1..=3).contains(&changes.count()), "neighbours are together, and both servers are used");
-    // One request fetches all pages that follow each other on one server, and none beyond.
+    // One read can fetch all adjacent pages on one server, but no page on another server.
     let mut places = Places::new(shape, 4096, Placement::new(&[1026, 1]), 2);
     for page in 0..1027 {
         let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: page }, bytes: 4096, from: 0 };
