@@ -350,8 +350,10 @@ impl Seat {
             if short > spare && !must {
                 return Err(pool + share);
             }
+            // The share shrinks only once nothing can fail any more: the caller lowers its budget only on success.
+            let seat = tree.seat(PROMISED, bytes, counters).ok_or(0u64)?;
             self.member.share.fetch_sub(short.min(spare), Relaxed);
-            tree.seat(PROMISED, bytes, counters).ok_or(0)
+            Ok(seat)
         });
         promised.unwrap_or(Err(0))
     }
@@ -487,6 +489,17 @@ mod tests {
             600
         });
         assert_eq!(told.get(), 1000);
+    }
+
+    /// The caller learns of an error, and so keeps its budget. Its share must stay the same.
+    #[test]
+    fn a_promise_without_a_free_entry_takes_nothing() {
+        let stats = fresh();
+        let parent = stats.tree().join(stats, 1000, 10).unwrap();
+        let taken = std::iter::from_fn(|| stats.tree().seat(FIXED, 0, stats)).count();
+        assert_eq!(taken, MEMBERS_MAX - 1);
+        assert_eq!(parent.promise(300, 100, false).err(), Some(0));
+        assert_eq!(parent.share(), 1000);
     }
 
     #[test]

@@ -97,15 +97,14 @@ const OPEN: [Rule; 1] =
 #[cfg(not(target_arch = "x86_64"))]
 const OPEN: [Rule; 0] = [];
 
-/// Makes the `refused` calls fail in this process and its children from now on. Does nothing if `io_setup` already
-/// fails with `ENOSYS`, as it does under an inherited filter. Without `CAP_SYS_ADMIN`, programs that these processes
-/// execute can no longer gain privileges (`PR_SET_NO_NEW_PRIVS`).
+/// Makes the `refused` calls fail in this process and its children from now on. Does nothing if they fail already, as
+/// they do under an inherited filter. Without `CAP_SYS_ADMIN`, programs that these processes execute can no longer gain
+/// privileges (`PR_SET_NO_NEW_PRIVS`).
 ///
 /// # Errors
 /// `EINVAL` or `ENOSYS` if the kernel has no seccomp filters. `ESRCH` if another thread has a filter of its own.
 pub fn refuse(refused: Refused) -> Result<(), Errno> {
-    // SAFETY: this `io_setup` asks for a context with no events, which the kernel always refuses.
-    if unsafe { raw::syscall(libc::SYS_io_setup, [0; 6]) } == Err(Errno(libc::ENOSYS)) {
+    if is_refused(refused) {
         return Ok(());
     }
     let direct: &[Rule] = if refused == Refused::AsyncAndDirectIo { &DIRECT_IO } else { &[] };
@@ -125,6 +124,21 @@ pub fn refuse(refused: Refused) -> Result<(), Errno> {
         }
         answer => answer,
     }
+}
+
+/// Whether the kernel or an inherited filter refuses these calls already. Each call here is one that a kernel without a
+/// filter refuses too, but with another errno.
+fn is_refused(refused: Refused) -> bool {
+    let refuses = |number, args, errno| {
+        // SAFETY: the calls below ask for no events, or have a null path. The kernel refuses them before it does
+        // anything.
+        let answer = unsafe { raw::syscall(number, args) };
+        answer == Err(Errno(errno))
+    };
+    let direct = [libc::AT_FDCWD as usize, 0, libc::O_DIRECT as usize, 0, 0, 0];
+    refuses(libc::SYS_io_setup, [0; 6], libc::ENOSYS)
+        && refuses(libc::SYS_io_uring_setup, [0; 6], libc::ENOSYS)
+        && (refused == Refused::AsyncIo || refuses(libc::SYS_openat, direct, libc::EINVAL))
 }
 
 /// Adds the instructions of a rule to the program. A test that fails jumps to the end of these instructions.

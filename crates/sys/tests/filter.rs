@@ -53,6 +53,21 @@ fn asynchronous_io_is_refused_and_nothing_else() {
     assert_eq!(answer, 0, "1: not installed, 2: not refused, 3: too much is refused");
 }
 
+/// A run within a run inherits a filter, which may refuse less than the inner run needs.
+#[test]
+fn direct_io_is_refused_under_a_filter_of_asynchronous_io() {
+    let answer = in_a_child(|| {
+        if refuse(Refused::AsyncIo).is_err() || refuse(Refused::AsyncAndDirectIo).is_err() {
+            return 1;
+        }
+        if opens(libc::SYS_openat, libc::O_DIRECT) != Err(libc::EINVAL) {
+            return 2;
+        }
+        i32::from(sets_up(libc::SYS_io_setup) != Err(libc::ENOSYS)) * 3
+    });
+    assert_eq!(answer, 0, "1: not installed, 2: direct I/O is not refused, 3: asynchronous I/O is not");
+}
+
 #[test]
 fn direct_io_is_refused_where_that_is_asked_for() {
     let answer = in_a_child(|| {
