@@ -246,7 +246,8 @@ impl Engine {
         }
     }
 
-    /// Reads a published page of another rank. Returns whether the bytes are valid. `None` if the page needs a request.
+    /// Reads a published page of another rank. Returns whether the bytes are valid. `None` if the page cannot be read
+    /// without a request.
     fn read_offered(&mut self, home: Rank, page: u32) -> Option<bool> {
         let peer = self.peers.get(usize::from(home.0))?.as_ref()?;
         let offer = peer.shelf.as_ref()?.offers.look(page)?;
