@@ -4,7 +4,7 @@
 //! Signals that another process sends to the command alone are passed on. The command survives all of them and ends
 //! when the program has ended. A signal may be ignored when the command starts, such as Ctrl-C in the background of a
 //! script. Then the program also starts with this signal ignored. The signal is still passed on, because the program
-//! may catch it since.
+//! may have begun to catch it.
 
 use std::io;
 use std::os::fd::OwnedFd;
