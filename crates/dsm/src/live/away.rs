@@ -1,5 +1,5 @@
-//! The backing store of a rank, with calls that wait: a written page may change after the call, and a read page is
-//! there.
+//! The backing store of a rank. Its calls wait: after a write the page may change, and after a read the page is in
+//! memory.
 //!
 //! This module only moves bytes. It does not know which pages leave memory, or which pages the store holds. A page on
 //! its way to a memory server waits in a frame, a buffer of one page. A sender reports the end of its write. Until then

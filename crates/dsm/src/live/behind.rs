@@ -13,7 +13,8 @@ use super::post::Post;
 use super::region::PAGE;
 
 /// Sizes in bytes of the parts of a rank's memfd, in their order. With zero copy the message rings follow the region.
-/// The pin words follow if the rank's memory is limited. Otherwise the bytes of published pages and the twins follow.
+/// The pin words follow if the rank's memory is limited. Otherwise the status bytes of published pages and the twins
+/// follow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Behind {
     region: u64,
@@ -43,7 +44,7 @@ impl Behind {
         self.post + self.gates + self.offers + self.twins
     }
 
-    /// Returns the offset of the pin words, or of the bytes of published pages if there are no pin words.
+    /// Returns the offset of the pin words, or of the status bytes of published pages if there are no pin words.
     pub(super) fn gates_at(self) -> u64 {
         self.region + self.post
     }
@@ -58,7 +59,7 @@ impl Behind {
         (self.post > 0).then(|| Post::map(memory, self.region, ranks)).transpose()
     }
 
-    /// Maps the bytes of published pages. `None` if the rank publishes no pages.
+    /// Maps the status bytes of published pages. `None` if the rank publishes no pages.
     pub(super) fn map_offers(self, memory: impl AsFd, pages: u32) -> Result<Option<Offers>, MapError> {
         (self.offers > 0).then(|| Offers::map(memory, self.gates_at(), pages)).transpose()
     }

@@ -1,4 +1,5 @@
-//! The engine of a rank: turns messages and traps into events of the machine, and has its actions carried out (`act`).
+//! The engine of a rank. It turns messages and traps into events of the coherence machine, and carries out the
+//! machine's actions (`act`).
 
 mod act;
 
@@ -71,8 +72,8 @@ struct Source<'a> {
 
 const NOWHERE: Source<'static> = Source { from: Rank(0), pages: &[], bodies: &[], is_in_place: false };
 
-/// Number of checks of this rank's message rings before it asks the kernel for events. Used if every rank has its own
-/// CPU.
+/// Number of checks of this rank's message rings before it asks the kernel for events. It is 1 if some rank has no CPU
+/// of its own.
 const LOOKS: u32 = 50;
 /// Most checks in a row that find messages in the rings. Then the kernel is asked for events too.
 const TAKES_MAX: u32 = 8;
@@ -254,7 +255,7 @@ impl Engine {
         stepped
     }
 
-    /// Answers everything that is ready within `timeout_us` microseconds. Returns whether there was anything.
+    /// Answers all messages and traps that are ready within `timeout_us` microseconds. Returns whether there were any.
     pub(super) fn pump(&mut self, events: &Events, timeout_us: u64) -> bool {
         let mut any = self.take_post(events);
         // After `TAKES_MAX` checks the kernel is asked too. So traps and closed links are noticed even if messages
@@ -489,7 +490,7 @@ impl Engine {
             Message::PageReply { page } if bodies.is_empty() => Some(page),
             _ => None,
         };
-        // Ignored: the only error is a misuse by this rank's program, and a message is no call of it.
+        // Ignored: the only error is a misuse by this rank's program, and the program does not make this event.
         let _ = self.step(
             Event::Received { from, message: arrived.message },
             Source { from, pages: &pages, bodies: &bodies, is_in_place },

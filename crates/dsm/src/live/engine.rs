@@ -1,4 +1,4 @@
-//! A rank's calls and the engine's thread: which of them passes events to the engine, and how each waits.
+//! A rank's calls and the engine's thread: which of them passes events to the engine, and how long each waits.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -27,15 +27,16 @@ use crate::coherence::{Config, Counters, Event, Machine, Misuse, Outcome};
 
 /// How long ranks wait for each other at the start.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest time that the engine's thread polls for the answer to a trap before it sleeps. Used if every rank has its
-/// own CPU.
+/// Longest time that the engine's thread polls for the answer to a trap before it sleeps. It does not poll if some rank
+/// has no CPU of its own.
 const SPIN: Duration = Duration::from_micros(200);
-/// Longest time that a thread polls in a call before it sleeps. Used if every rank has its own CPU. It stays below the
-/// millisecond that a rank may spin. Waking a sleeping rank takes the waker some ten microseconds.
+/// Longest time that a thread polls in a call before it sleeps. It does not poll if some rank has no CPU of its own.
+/// The time is below the millisecond that a rank may spin. Waking a sleeping rank takes the waker some ten
+/// microseconds.
 const SPIN_IN_CALL: Duration = Duration::from_micros(800);
 /// Time between two checks for waiting signals while a thread polls in a call.
 const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(1);
-/// Most times that a thread answers messages that arrive while it leaves a call. Later messages wait at most `NAP_US`.
+/// Most times that a thread answers arriving messages before it leaves a call. Later messages wait at most `NAP_US`.
 const LEAVE_MAX: u32 = 1000;
 /// Longest sleep in microseconds. It bounds every wait for which no notification arrives.
 const NAP_US: u64 = 100_000;
@@ -328,7 +329,8 @@ impl Live {
         }
     }
 
-    /// Ends this rank if another rank was lost longer than `EXPLAIN` ago. No rank has reported the reason by then.
+    /// Ends this rank if another rank was lost longer than `EXPLAIN` ago. Until then, a third rank may still report the
+    /// reason.
     fn mourn(engine: &Engine) {
         if let Some((rank, since)) = engine.lost()
             && since.elapsed() > EXPLAIN

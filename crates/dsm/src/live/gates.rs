@@ -35,7 +35,7 @@ impl Gates {
         Ok(Self::over(Words::map(memory, offset, Self::len_for(pages) as usize)?))
     }
 
-    /// Uses this memory as pin words.
+    /// Makes pin words of this memory.
     pub(super) fn over(words: Words) -> Self {
         Self { words }
     }
@@ -47,7 +47,7 @@ impl Gates {
     // ---- the home ---------------------------------------------------------------------------------------------------
 
     pub(super) fn is_pinned(&self, page: u32) -> bool {
-        // Acquire: what peers did with the page before they released their pins is visible now.
+        // Acquire makes visible what peers did with the page before they released their pins.
         self.word(page).load(Ordering::Acquire) >= PIN
     }
 
@@ -67,7 +67,7 @@ impl Gates {
         let word = self.word(page);
         let mut now = word.load(Ordering::Relaxed);
         while now < PIN {
-            // Acquire: what peers wrote before they released their last pin is visible now.
+            // Acquire makes visible what peers wrote before they released their last pin.
             match word.compare_exchange_weak(now, 0, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(now & WRITTEN != 0),
                 Err(other) => now = other,
@@ -157,8 +157,8 @@ mod tests {
                 let mut written = 0;
                 while !is_done.load(Ordering::Relaxed) && Instant::now() < deadline {
                     if peer.pin_to_write(0) {
-                        // A load and a store, not one atomic step: this would undo a change that the home makes in
-                        // between.
+                        // The load and the store are two steps. So they would undo a change that the home makes between
+                        // them.
                         page.store(page.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                         peer.unpin(0);
                         written += 1;

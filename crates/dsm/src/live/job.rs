@@ -70,13 +70,13 @@ pub struct Job {
     /// Most bytes of shared pages that a rank keeps. Beyond that it drops copies and evicts home pages. `None` is no
     /// limit.
     pub local_bytes: Option<u64>,
-    /// The store of evicted pages.
+    /// The backing store of evicted pages.
     pub elsewhere: Target,
     /// The replacement policy for shared pages, named as in `hanare run --policy`.
     pub policy: String,
     /// The prefetcher for shared pages, named as in `hanare run --prefetch`.
     pub prefetch: String,
-    /// Directory for this rank's counters at shutdown.
+    /// Directory to which this rank writes its counters at shutdown. `None` writes none.
     pub counts: Option<PathBuf>,
 }
 

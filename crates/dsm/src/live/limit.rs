@@ -33,9 +33,10 @@ const AROUND_MAX: usize = 64;
 const SPARE_MAX: usize = 128;
 /// Most pages that the pager keeps free by itself if it does not fetch ahead.
 const PAGER_SPARE: usize = 8;
-/// Number of pages accessed last that stay. One instruction then finds all its pages in memory, whatever the policy.
+/// Number of last accessed pages that stay in memory. So one instruction finds all its pages there, whatever the
+/// policy.
 const RECENT: usize = 8;
-/// Bounds on the number of copies fetched last that stay until they are read. The number is a quarter of the limit.
+/// Bounds on the number of last fetched copies that stay in memory. The number is a quarter of the limit.
 const FRESH: [usize; 2] = [4, 16];
 
 /// The reason why pages could not be moved.
@@ -97,7 +98,7 @@ pub(super) struct Limit {
     needed: Vec<u32>,
     recent: Last,
     fresh: Last,
-    /// Whether all pages stay in memory: while pages are forgotten, or come in for which there may be room.
+    /// Whether no page may be evicted now. This is set while pages are forgotten, and at first while pages come in.
     keeps_all: bool,
     /// Pages that came into memory for the last access.
     came: Vec<u32>,
@@ -153,7 +154,7 @@ impl Limit {
         Ok(limit)
     }
 
-    /// Checks the memory servers from time to time, and lets the pager do then what it has put off.
+    /// Checks the memory servers from time to time. At each check the pager also does the work that it has put off.
     pub(super) fn look(&mut self, region: &mut Region) -> Result<(), Trouble> {
         if self.away.look()? {
             self.step(region, Event::Tick { now_ms: now_ns() / 1_000_000 })?;
@@ -342,7 +343,7 @@ impl Limit {
 
     // ---- coming in --------------------------------------------------------------------------------------------------
 
-    /// Brings the home pages `pages`, in ascending order, into memory if they are not there.
+    /// Brings home pages into memory if they are not there. `pages` is in ascending order.
     pub(super) fn bring_in(&mut self, region: &mut Region, pages: &[u32]) -> Result<(), Trouble> {
         self.bring_in_as(region, pages, false)
     }
@@ -401,8 +402,8 @@ impl Limit {
         Ok(())
     }
 
-    /// Brings an accessed home page into memory. Returns the pages to be shown: this page, and `alike` pages. They came
-    /// in with an evicted page. If the page was never used, they are the never-used pages behind it.
+    /// Brings an accessed home page into memory. Returns the page and others to be shown, for all of which `alike`
+    /// holds. They are pages that came in with the page, or never-used pages behind a page that was never used.
     pub(super) fn bring_in_with(
         &mut self,
         region: &mut Region,

@@ -53,7 +53,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// A link over a connected socket.
+    /// Makes a link over a connected socket.
     pub(super) fn new(stream: OwnedFd, posts: Option<Posts>) -> Result<Self, Errno> {
         rustix::io::ioctl_fionbio(&stream, true)?;
         Ok(Self { stream, posts, inbox: Inbox::default(), outbox: VecDeque::new(), sent: 0, sequence: 0 })
@@ -182,7 +182,7 @@ impl Link {
             let outcome = rustix::io::read(&self.stream, rustix::buffer::spare_capacity(bytes));
             match outcome {
                 Ok(0) => return Err(LinkError::Closed),
-                // Less than requested: no more has arrived yet.
+                // The read returned less than requested, so no more has arrived yet.
                 Ok(count) if count < READ_BYTES => return Ok(()),
                 Ok(_) => {}
                 Err(Errno::INTR) => {}
@@ -206,8 +206,8 @@ impl Link {
         }
     }
 
-    /// Takes the inbox out of the link, so that its frames can be processed while others are sent. [`Self::put_inbox`]
-    /// puts it back.
+    /// Takes the inbox out of the link, so that its frames can be processed while other frames are sent.
+    /// [`Self::put_inbox`] puts it back.
     pub(super) fn take_inbox(&mut self) -> Inbox {
         std::mem::take(&mut self.inbox)
     }

@@ -115,7 +115,7 @@ pub(super) enum MeetError {
 }
 
 impl MeetError {
-    /// The exit code for the error.
+    /// Returns the exit code for the error.
     pub(super) fn exit_code(&self) -> i32 {
         match self {
             MeetError::Lost { .. } => EXIT_LOST,
@@ -236,8 +236,8 @@ impl<'a> Meeting<'a> {
             if self.read(&stream, &mut bytes)? {
                 let stranger = MeetError::Stranger { rank: self.job.rank, other };
                 match Join::decode(&bytes) {
-                    // By chance, a connection to a free port of this host can be connected to itself. It is tried
-                    // again.
+                    // By chance, a connection to a free port of this host can be connected to itself. Then the loop
+                    // connects again.
                     Some(theirs) if theirs == *self.join => {}
                     Some(theirs) if theirs.rank == other || self.join.difference(&theirs).is_some() => {
                         return self.place(theirs, stream);

@@ -1,8 +1,8 @@
 //! The published pages of a rank: peers on its host may read them without a request.
 //!
-//! Behind the region and the message rings, a rank's memfd holds a count, one byte for each page, and the twins of the
-//! pages. A reader checks that a page is published, and sends its home a message about the read, which wakes nobody.
-//! Then the reader copies the page, and checks that the count and the page's byte have not changed.
+//! Behind the region and the message rings, a rank's memfd holds a count, one status byte for each page, and the twins
+//! of the pages. A reader checks that a page is published, and sends its home a message about the read, which wakes
+//! nobody. Then the reader copies the page, and checks that the count and the page's status have not changed.
 //!
 //! The home makes the count odd before it publishes its writes. Next it takes in the messages about reads. At the end
 //! it makes the count even again. So either the home knows of a reader before it publishes its writes, or the reader
@@ -13,14 +13,15 @@ use std::os::fd::AsFd;
 use super::words::{MapError, Words};
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 
-/// Bytes in front of the pages' bytes. The first word is the count, which is odd while the rank publishes its writes.
+/// Bytes in front of the pages' status bytes. The first word is the count, which is odd while the rank publishes its
+/// writes.
 const HEAD_BYTES: usize = 4096;
 
-/// Value of a page's byte: no peer may read the page.
+/// Status of a page: no peer may read it.
 const WITHHELD: u8 = 0;
-/// Value of a page's byte: peers may read the page itself.
+/// Status of a page: peers may read the page itself.
 const PAGE: u8 = 1;
-/// Value of a page's byte: peers may read the page's twin instead.
+/// Status of a page: peers may read its twin instead of the page.
 const TWIN: u8 = 2;
 
 /// The published pages of one rank.
@@ -28,7 +29,7 @@ pub(super) struct Offers {
     words: Words,
 }
 
-/// The state in which a reader found a published page.
+/// The status of a page and the count, as a reader found them.
 #[derive(Clone, Copy)]
 pub(super) struct Offer {
     what: u8,
@@ -43,17 +44,17 @@ impl Offer {
 }
 
 impl Offers {
-    /// Returns the bytes that the count and the bytes of `pages` pages take.
+    /// Returns the size in bytes of the count and the status of `pages` pages.
     pub(super) fn len_for(pages: u32) -> u64 {
         (HEAD_BYTES as u64 + u64::from(pages)).next_multiple_of(4096)
     }
 
-    /// Maps the count and the pages' bytes that lie at an offset of a rank's memfd.
+    /// Maps the count and the status bytes that lie at an offset of a rank's memfd.
     pub(super) fn map(memory: impl AsFd, offset: u64, pages: u32) -> Result<Self, MapError> {
         Ok(Self::over(Words::map(memory, offset, Self::len_for(pages) as usize)?))
     }
 
-    /// Uses this memory as the count and the pages' bytes.
+    /// Makes a count and status bytes of this memory.
     pub(super) fn over(words: Words) -> Self {
         Self { words }
     }
@@ -185,8 +186,8 @@ mod tests {
                 page.store(value, Ordering::Relaxed);
                 home.begin_flush();
                 let now = said.load(Ordering::SeqCst);
-                // If the home has not heard of a round that the reader relied on, the reader read at least what was
-                // told before.
+                // The reader may rely on a round of which the home has not heard. Then it has read at least the value
+                // published last.
                 let round = relied[0].load(Ordering::SeqCst);
                 let read = relied[1].load(Ordering::SeqCst);
                 assert!(round <= now, "round {round} was relied on before it was heard of");

@@ -61,7 +61,7 @@ impl Post {
         Ok(Self::over(Words::map(memory, region_bytes, Self::len_for(ranks) as usize)?, ranks))
     }
 
-    /// Uses this memory as message rings.
+    /// Makes message rings of this memory.
     pub(super) fn over(words: Words, ranks: u16) -> Self {
         Self { words, ranks }
     }
@@ -92,7 +92,7 @@ impl Post {
         if urgency == Urgency::AtNextLook {
             return false;
         }
-        // Usually this only reads the word, so that the word stays in the caches of all writers.
+        // Usually the word is only read, so that it stays in the caches of all writers.
         fence(Ordering::SeqCst);
         let bell = self.word(0);
         let mut now = bell.load(Ordering::Relaxed);
@@ -124,7 +124,8 @@ impl Post {
         let count = room.min(bytes.len());
         let at = put as usize % RING_BYTES;
         let first = count.min(RING_BYTES - at);
-        // Both pieces lie in the ring, and the reader accesses nothing beyond `PUT`.
+        // The bytes are written in two pieces if they wrap around the ring's end. The reader accesses nothing beyond
+        // `PUT`.
         self.words.write(ring + BYTES + at, &bytes[..first]);
         self.words.write(ring + BYTES, &bytes[first..count]);
         self.word(ring + PUT).store(put.wrapping_add(count as u32), Ordering::SeqCst);
@@ -143,8 +144,8 @@ impl Post {
         RING_BYTES.saturating_sub(used)
     }
 
-    /// Appends the bytes that `from` has written to `into`. Returns whether the writer waits for the room that this
-    /// makes.
+    /// Appends the bytes that `from` has written to `into`. Returns whether the writer waits for room. There is room
+    /// now.
     pub(super) fn take(&self, from: Rank, into: &mut Vec<u8>) -> Result<bool, Torn> {
         let ring = self.ring(from);
         let taken = self.word(ring + TAKEN).load(Ordering::Relaxed);
@@ -159,7 +160,7 @@ impl Post {
         let at = taken as usize % RING_BYTES;
         let first = count.min(RING_BYTES - at);
         into.reserve(count);
-        // Both pieces lie in the ring, and the writer changes nothing up to `PUT`.
+        // The bytes are read in two pieces if they wrap around the ring's end. The writer changes nothing up to `PUT`.
         self.words.append_to(into, ring + BYTES + at, first);
         self.words.append_to(into, ring + BYTES, count - first);
         self.word(ring + TAKEN).store(put, Ordering::SeqCst);

@@ -97,7 +97,7 @@ impl<'a, D: Door> Reception<'a, D> {
     /// Returns the next rank that introduces itself before `until`. `None` if there is none.
     ///
     /// # Errors
-    /// No connection can be accepted for want of descriptors or memory.
+    /// No connection can be accepted, because descriptors or memory are short.
     pub(super) fn next(&mut self, until: Instant) -> io::Result<Option<(Hello, OwnedFd)>> {
         loop {
             self.let_in()?;
@@ -113,7 +113,7 @@ impl<'a, D: Door> Reception<'a, D> {
         }
     }
 
-    /// Accepts the waiting connections for which there is room.
+    /// Accepts the waiting connections. If there are too many callers, drops the oldest.
     fn let_in(&mut self) -> io::Result<()> {
         for _ in 0..TAKES_MAX {
             match self.door.open() {
@@ -188,7 +188,7 @@ fn read(stream: &OwnedFd, into: &mut [u8]) -> io::Result<usize> {
     Ok(done)
 }
 
-/// Reads the bytes that arrive before `until`, until `into` is full. Fails at the end of the connection.
+/// Reads until `into` is full or `until` has passed. Returns the number of bytes. Fails at the end of the connection.
 pub(super) fn hear(stream: &OwnedFd, into: &mut [u8], until: Instant) -> io::Result<usize> {
     let mut done = 0;
     loop {

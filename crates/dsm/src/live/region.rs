@@ -225,7 +225,7 @@ impl Region {
         retry(|| map::allocate(self.memory(), offset as u64, len as u64))
     }
 
-    /// Shows absent pages with few system calls, and wakes the threads that wait for them.
+    /// Makes the absent pages of a run accessible, with few system calls. Wakes the threads that wait for them.
     pub(super) fn show_all(&mut self, run: Run, writable: bool) -> Result<(), Errno> {
         self.hold(run)?;
         self.map_in(run, writable)?;

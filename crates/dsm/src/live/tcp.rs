@@ -67,7 +67,7 @@ fn gather(listener: &TcpListener, ranks: u16, meeting: &mut Meeting<'_>) -> Resu
     Ok(())
 }
 
-/// Meets all ranks as any other rank than rank 0. An `io::Error` in the result concerns rank 0's address.
+/// Meets all ranks as a rank other than rank 0. An `io::Error` in the result concerns rank 0's address.
 fn come(rank_0: SocketAddr, job: &Job, meeting: &mut Meeting<'_>) -> Result<(), Result<MeetError, io::Error>> {
     let rank = job.rank;
     // Finds the address of this host that faces rank 0, because the other ranks use it too. Connecting a datagram

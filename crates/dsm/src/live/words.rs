@@ -47,15 +47,15 @@ impl Words {
         unsafe { AtomicU8::from_ptr(self.at(offset, 1)) }
     }
 
-    /// Copies bytes to `offset`. The caller knows from the words that no other rank accesses these bytes meanwhile. A
-    /// rank that ignores the words damages only the bytes that it reads itself.
+    /// Copies bytes to `offset`. The caller's use of the words ensures that no other rank accesses these bytes
+    /// meanwhile. A rank that ignores the words damages only the bytes that it reads itself.
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
         // SAFETY: `at` checks that the bytes lie in the mapping. No reference to them exists in this process.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset, bytes.len()), bytes.len()) };
     }
 
-    /// Appends `count` bytes from `offset` on to `into`. The caller knows from the words that no other rank changes
-    /// these bytes meanwhile.
+    /// Appends `count` bytes from `offset` on to `into`. The caller's use of the words ensures that no other rank
+    /// changes these bytes meanwhile.
     pub(super) fn append_to(&self, into: &mut Vec<u8>, offset: usize, count: usize) {
         into.reserve(count);
         // SAFETY: `at` checks that the bytes lie in the mapping. `into` has room for them, and they are written before

@@ -1,4 +1,4 @@
-//! Carries out the machine's actions on the region and the links.
+//! Carries out the coherence machine's actions on the region and the links.
 
 use std::time::{Duration, Instant};
 
@@ -124,7 +124,7 @@ impl Engine {
         codec::encode(message, &self.bodies, sequence, self.is_guarded, &mut frame);
         self.counts.frames_sent += 1;
         self.counts.bytes_sent += frame.len() as u64;
-        // The next read of the link notices an error.
+        // An error is ignored here. The next read of the link notices that it is closed.
         if let Ok(Some(emptied)) = peer.link.send(frame, message.urgency()) {
             self.spare = emptied;
         }
@@ -373,7 +373,7 @@ impl Engine {
             State::Open | State::Dirty | State::HomeDirty => self.region.show(page, true)?,
             _ => {}
         }
-        // Showing the page may have woken the threads that wait for it.
+        // `show` may have woken the threads that wait for the page.
         if self.region.take_last_shown() != Some(page) {
             self.region.wake(Run { first: page, count: 1 })?;
         }
