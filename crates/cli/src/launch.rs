@@ -33,7 +33,7 @@ Exit codes: 0 when every rank ended with 0; otherwise that of the first rank tha
 122 if ranks only lost one another. 120: a memory server was lost. 121: all memory servers are full. 125: the ranks could \
 not be started.";
 
-/// Time that the other ranks have to end by themselves after one has failed.
+/// Time that the other ranks have to end by themselves after one rank has failed.
 const GRACE: Duration = Duration::from_secs(4);
 /// Exit code of a rank that lost another rank.
 const EXIT_LOST: u8 = 122;

@@ -43,7 +43,7 @@ pub(crate) struct PlaceArgs {
 /// Why there is no proposal.
 #[derive(Debug, Error)]
 pub(crate) enum PlaceError {
-    /// A text is not an address.
+    /// An entry of `--servers` is not an address.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// A server is named twice.

@@ -31,7 +31,7 @@ pub(crate) enum ProgramError {
     NotFound {
         /// The name that the user gave.
         name: String,
-        /// The place where the program was searched.
+        /// The place that was searched, as a part of the message.
         hint: &'static str,
     },
     /// The file exists but cannot be run.

@@ -239,7 +239,7 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
     }
     let (stats_fd, stats) = Stats::create()?;
     let stats = Arc::new(stats);
-    // If the pollers cannot start, only speed is lost.
+    // If the pollers (threads that poll on idle CPUs) cannot start, only speed is lost.
     let pollers = (!args.no_warm).then(|| Pollers::start(stats.clone()));
     let stats_fd = out_of_the_way(stats_fd)?;
     settings.stats_fd = Some(stats_fd.as_raw_fd());

@@ -94,7 +94,7 @@ pub(crate) enum ServeError {
     Signals(io::Error),
 }
 
-/// Serves until it is stopped.
+/// Runs the memory server until it is stopped.
 pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
     // Catches SIGXFSZ, so that a file beyond `ulimit -f` causes an error instead of the server's end.
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map_err(ServeError::Signals)?;
@@ -113,7 +113,7 @@ pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
     match make_directory(args.private.as_deref()).and_then(|()| bind(&args)) {
         Ok(server) => {
             watch_starter(server.stop_handle(), args.tree.and_then(own_copy)).map_err(ServeError::Signals)?;
-            // Without the pollers, only speed is lost.
+            // If the pollers (threads that poll on idle CPUs) cannot start, only speed is lost.
             let _pollers = args.warm.as_deref().and_then(start_polling);
             tell_starter("ready");
             sweep(args.private.as_deref());

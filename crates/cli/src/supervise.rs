@@ -62,7 +62,7 @@ impl End {
         matches!(self, End::Signalled { core: true, .. })
     }
 
-    /// The end of a process, from the status of wait(2).
+    /// Returns the end of a process that has this status of wait(2).
     pub(crate) fn of(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
             // By the definition of wait(2)'s status, the code is below 256 and the signal is below 128.

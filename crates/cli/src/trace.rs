@@ -100,7 +100,7 @@ pub(crate) enum TraceCommandError {
 }
 
 impl TraceCommandError {
-    /// The exit code: 1 if a policy answers otherwise than recorded, the run's own code if the run failed, else 125.
+    /// The exit code: 1 if a policy names other victims than recorded, the run's own code if the run failed, else 125.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Run(error) => error.exit_code(),

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use common::Place;
 use serde_json::Value;
 
-/// Benchmarks poll. Several at once would compete for the CPU.
+/// The lock that a running benchmark holds. Benchmarks poll, so several at once would compete for the CPU.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn json(place: &Place, args: &[&str]) -> Value {

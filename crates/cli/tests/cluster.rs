@@ -13,7 +13,7 @@ use common::{PATIENCE, Place, send, until, wait};
 use hanare_wire::{Endpoint, Session, SessionOptions, fetch_status};
 use rustix::process::Signal;
 
-/// A machine that takes almost no time to simulate.
+/// Settings of a machine whose simulation takes almost no time.
 const SMALL: &str = "\
 [cells]
 networks = [\"4\"]
@@ -187,7 +187,7 @@ fn an_interrupted_run_leaves_no_file_and_the_old_one_as_it_was() {
         command.arg("--json").arg(out.join("old.json")).arg("--html").arg(out.join("new.html"));
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let pid = child.id();
-        // A command that catches signals is about to simulate.
+        // Waits until the command catches signals. Then it is about to simulate.
         until("signals are caught", || catches(pid, signal));
         send(pid, signal);
         let stderr = child.stderr.take().unwrap();

@@ -135,8 +135,8 @@ fn a_signal_at_any_moment_ends_the_run_and_leaves_nothing() {
             let by_signal = status.signal() == Some(number);
             assert!(by_signal || status.code() == Some(128 + number) && signal != Signal::KILL, "{what}");
             assert!(began.elapsed() < SOON, "{what} took {:?}", began.elapsed());
-            // As documented, the program goes on if its command is killed. It is in the command's process group, so it
-            // is killed here.
+            // As documented, the program goes on if the command is killed. The test kills it through the command's
+            // process group.
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
             until(&format!("nothing is left after {what}"), || {
                 common::processes_naming(&place.path("tmp")).is_empty()

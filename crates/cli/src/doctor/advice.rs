@@ -4,9 +4,9 @@ use hanare_settings::Mode;
 use hanare_sys::features::{DeviceNode, Features, Thp};
 use hanare_sys::uffd::UffdAccess;
 
-/// Number of allowed mappings below which a run in sigsegv mode probably exceeds it.
+/// The wanted limit on mappings (`vm.max_map_count`). A run in sigsegv mode probably exceeds a smaller limit.
 const MAPPINGS_WANTED: u64 = 1 << 20;
-/// Error number of userfaultfd for user mode only, if a container's filter forbids it.
+/// Error number that a userfaultfd for user mode only returns if a container's filter forbids it.
 const EPERM: i32 = 1;
 
 /// Returns one line for each measure, the most useful first. `chosen` is the mode that a run chooses by itself.

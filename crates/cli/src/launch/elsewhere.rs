@@ -1,4 +1,4 @@
-//! The store for pages that exceed `--local`: named memory servers or a private one.
+//! The backing store for pages that exceed `--local`: named memory servers or a private server.
 
 use std::path::PathBuf;
 use std::process::Command;

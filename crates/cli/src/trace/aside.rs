@@ -102,7 +102,7 @@ fn fresh(target: &Path) -> io::Result<PathBuf> {
     Ok(folder.canonicalize()?.join(name))
 }
 
-/// The place where a trace ends.
+/// The result of a search for a trace's end.
 enum End {
     There,
     /// The trace has no record.

@@ -39,7 +39,7 @@ pub(super) enum FolderError {
     Unsafe {
         /// The folder.
         path: PathBuf,
-        /// The problem.
+        /// The reason why the folder is unsafe.
         what: String,
     },
 }

@@ -23,7 +23,7 @@ pub(super) const PAGE: usize = 4096;
 /// Address of the region in every rank: far above the addresses that programs and the kernel choose on 47-bit address
 /// spaces.
 const ADDRESS: usize = 0x2000_0000_0000;
-/// Number of descriptors that are open at once while the region is made.
+/// Number of descriptors that must be free to make the region.
 const DESCRIPTORS: usize = 5;
 /// Most attempts at a system call that fails with EAGAIN or EINTR.
 const ATTEMPTS: usize = 1000;
@@ -49,9 +49,9 @@ pub(super) enum RegionError {
              smaller HANARE_SHARED_BYTES"
     )]
     FileLimit {
-        /// The limit.
+        /// The limit, in bytes.
         limit: u64,
-        /// The requested length.
+        /// The requested length, in bytes.
         bytes: u64,
     },
     /// Something else is mapped at the region's address.
@@ -60,14 +60,14 @@ pub(super) enum RegionError {
              start the program without what maps memory there, or with a smaller HANARE_SHARED_BYTES"
     )]
     Taken {
-        /// The rank.
+        /// The number of this rank.
         rank: u16,
         /// The system's error.
         source: MapError,
     },
 }
 
-/// The accesses that a page of the trapped view allows.
+/// The accesses that a page of the trapped mapping allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shown {
     Absent,
