@@ -1,9 +1,9 @@
 //! `hanare bench`: the least that trapping, moving and fetching a page costs on this machine, and how close the pager
 //! comes to it.
 //!
-//! Each figure of the pager is given as a ratio to floors. The floors are measured right before it in the same process,
-//! because machines are shared and differ. This room measures and reports, and judges nothing; the scripts in
-//! `benches/` have the bounds.
+//! Each figure of the pager is also reported as a ratio to floors. The floors are measured right before the figure in
+//! the same process, because machines are shared and differ. This module only measures and reports. The scripts in
+//! `benches/` compare the figures with bounds.
 
 mod child;
 mod dsm;

@@ -85,7 +85,7 @@ struct Findings {
     address_space_ok: bool,
     library: Option<String>,
     modes: Vec<ModeFinding>,
-    /// The mode a run would use; `None` when none works.
+    /// The mode that a run would use. `None` if no run can work.
     mode_chosen: Option<String>,
     /// Reasons why no run can work.
     problems: Vec<String>,

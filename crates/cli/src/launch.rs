@@ -33,14 +33,14 @@ Exit codes: 0 when every rank ended with 0; otherwise that of the first rank tha
 122 if ranks only lost one another. 120: a memory server was lost. 121: all memory servers are full. 125: the ranks could \
 not be started.";
 
-/// Time that the other ranks have to end by themselves after one has failed.
+/// Time that the other ranks have to end by themselves after one rank has failed.
 const GRACE: Duration = Duration::from_secs(4);
-/// Exit code of a rank that lost another.
+/// Exit code of a rank that lost another rank.
 const EXIT_LOST: u8 = 122;
 
 /// Most names tried for the directory in which ranks meet.
 const PLACES_MAX: u32 = 100;
-/// Least memory for shared pages that a rank keeps, in bytes.
+/// Smallest value of `--local`, in bytes.
 const LOCAL_MIN: u64 = 256 << 10;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -126,7 +126,7 @@ pub(crate) enum LaunchError {
     /// Signals could not be set up.
     #[error("cannot set up signals: {0}")]
     Signals(io::Error),
-    /// There is nowhere to evict pages to.
+    /// There is no backing store for evicted pages.
     #[error(transparent)]
     Elsewhere(#[from] ElsewhereError),
     /// The counters could not be written.
@@ -209,7 +209,7 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
     Ok(code)
 }
 
-/// Parses a size that is large enough for the pages that one instruction may access.
+/// Parses a size of at least `LOCAL_MIN`. So much holds the pages that one instruction may access.
 fn parse_local(text: &str) -> Result<u64, String> {
     match parse_size(text).map_err(|error| error.to_string())? {
         size if size >= LOCAL_MIN => Ok(size),
@@ -245,15 +245,16 @@ struct Ranks {
 impl Ranks {
     fn send(&self, signal: Signal) {
         for pid in self.pids.iter().flatten() {
-            // A rank that is not recorded as ended has not been reaped, so its process number is still valid. A pidfd
-            // of a rank that was just reaped is refused.
+            // A rank that is not recorded as ended has usually not been reaped, so its process number is valid.
+            // `pidfd_open` fails for a rank that was just reaped.
             if let Ok(fd) = pidfd_open(*pid, PidfdFlags::empty()) {
                 let _ = pidfd_send_signal(&fd, signal);
             }
         }
     }
 
-    /// Waits for all ranks. When one fails, the others end by themselves or are ended after [`GRACE`].
+    /// Waits for all ranks. If one fails, the other ranks end by themselves, or are killed after [`GRACE`]. Returns the
+    /// exit code.
     fn wait(&mut self, news: &Receiver<News>, place: &Place) -> u8 {
         let mut code = 0;
         let mut failed_at: Option<Instant> = None;
@@ -314,7 +315,7 @@ impl Place {
                     let lock = locked(&path).ok();
                     return Ok(Self(path, lock));
                 }
-                // The name is taken: an earlier process with this number left the folder, or another user made it.
+                // The name is taken. An earlier process with this number left the folder, or another user made it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(LaunchError::Place(error)),
             }
@@ -322,13 +323,14 @@ impl Place {
         Err(LaunchError::Place(io::ErrorKind::AlreadyExists.into()))
     }
 
-    /// Notes that a rank has ended, for ranks that still wait for it to connect.
+    /// Writes the number of a rank that has ended to a file. Ranks that still wait for this rank to connect read that
+    /// file.
     fn note_end(&self, rank: u16) {
         // Ignored: without the note, the ranks wait until the launcher ends them.
         let _ = std::fs::write(self.0.join("ended"), format!("{rank}\n"));
     }
 
-    /// The counters that the ranks wrote at their end, as one array.
+    /// Returns the counters that the ranks wrote at their end, as one JSON array.
     fn counts(&self, ranks: u16) -> String {
         let of = |rank: u16| std::fs::read_to_string(self.0.join(format!("{rank}.json"))).ok();
         let counts: Vec<String> = (0..ranks).filter_map(of).collect();

@@ -13,10 +13,11 @@ use rustix::process::Pid;
 
 /// Beginning of the name of a launcher's folder. The process number follows.
 pub(crate) const LAUNCH_PREFIX: &str = "hanare-launch-";
-/// Age after which a private server's folder without a listening server counts as left over.
+/// Age after which a private server's folder counts as left over, if no server listens in it.
 pub(crate) const AGE: Duration = Duration::from_secs(60);
 
-/// Removes folders of launchers that have ended. The lock shows that a launcher in another PID namespace still runs.
+/// Removes folders of launchers that have ended. A folder's lock shows that a launcher in another PID namespace still
+/// runs.
 pub(crate) fn remove_launchers(tmp: &Path) {
     each_own_folder(tmp, LAUNCH_PREFIX, |rest, folder| {
         let number = rest.split('-').next().unwrap_or_default();
@@ -29,7 +30,7 @@ pub(crate) fn remove_launchers(tmp: &Path) {
     });
 }
 
-/// Takes the lock that marks a folder as in use.
+/// Takes the lock that marks a folder as in use. The lock lasts until the file is closed.
 pub(crate) fn locked(folder: &Path) -> std::io::Result<File> {
     let file = File::open(folder)?;
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
@@ -48,7 +49,7 @@ pub(crate) fn remove_private(tmp: &Path, age: Duration) {
         if refuses(&socket) {
             let _ = std::fs::remove_file(&socket);
         }
-        // This fails if the folder holds anything else.
+        // Ignored: this fails if the folder holds any other file.
         let _ = std::fs::remove_dir(folder);
     });
 }
@@ -68,12 +69,12 @@ fn each_own_folder(tmp: &Path, prefix: &str, mut visit: impl FnMut(&str, &Path))
     }
 }
 
-/// Whether this is a socket that nobody listens on. Never waits.
+/// Returns whether `path` is a socket on which nobody listens. Never waits.
 fn refuses(path: &Path) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let Ok(address) = SocketAddrUnix::new(path) else { return false };
     let Ok(fd) = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else { return false };
-    // A file that is not a socket refuses as well.
+    // A connection to a file that is no socket is refused as well.
     let is_socket =
         std::fs::symlink_metadata(path).is_ok_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()));
     is_socket && rustix::net::connect(&fd, &address) == Err(Errno::CONNREFUSED)

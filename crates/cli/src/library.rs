@@ -33,8 +33,8 @@ pub(crate) enum LibraryError {
     },
 }
 
-/// The library: `HANARE_LIB` (the file, or a directory with it), else beside the command, in `../lib` or in
-/// `../lib/hanare`.
+/// Finds the library. `HANARE_LIB` names it or its directory. Without that variable, it lies beside the command, in
+/// `../lib` or in `../lib/hanare`.
 pub(crate) fn find() -> Result<PathBuf, LibraryError> {
     let exe = std::env::current_exe().ok();
     let given = std::env::var_os("HANARE_LIB");
@@ -64,14 +64,14 @@ fn search(given: Option<&OsStr>, exe: Option<&Path>) -> Result<PathBuf, LibraryE
         (None, Some(beside), Some(lib)) => vec![beside.join(NAME), lib.join(NAME), lib.join("hanare").join(NAME)],
         (None, _, _) => Vec::new(),
     };
-    // The path must be absolute, because the program may change its directory before it starts another.
+    // The path must be absolute, because the program may change its directory before it starts another program.
     let found = places.iter().find(|path| path.is_file()).and_then(|path| path.canonicalize().ok());
     found.ok_or_else(|| LibraryError::NotFound {
         places: places.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "),
     })
 }
 
-/// The value of `LD_PRELOAD` with `library` before its present entries.
+/// Returns the value of `LD_PRELOAD` with `library` before its present entries.
 pub(crate) fn preload_value(library: &Path, existing: Option<OsString>) -> OsString {
     let mut value = library.as_os_str().to_owned();
     if let Some(existing) = existing.filter(|existing| !existing.is_empty()) {

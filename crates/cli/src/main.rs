@@ -1,8 +1,8 @@
 //! The `hanare` command: runs programs with far memory, lends memory, and says what this machine allows.
 //!
-//! This room parses flags, starts and ends processes, and words their results. It moves no page and knows no frame: the
-//! engine in the program moves pages, and `hanare-server` and `hanare-wire` know frames. Only the benchmarks access far
-//! memory and resolve faults themselves, in the two files that allow it.
+//! This crate parses flags, starts and ends processes, and reports their results. The engine in the program moves
+//! pages, and `hanare-server` and `hanare-wire` exchange frames. Only the benchmarks access far memory and resolve
+//! faults themselves, in the three files that allow unsafe code.
 #![deny(unsafe_code)]
 
 mod bench;
@@ -60,8 +60,8 @@ enum Command {
     Place(place::PlaceArgs),
 }
 
-/// The smallest stack, in bytes, on which the command runs directly. With a smaller `ulimit -s`, which may be meant for
-/// the program, it runs in a thread.
+/// The smallest stack, in bytes, on which the command runs directly. A smaller `ulimit -s` may be meant for the
+/// program. Then the command runs in a thread with a stack of `STACK` bytes.
 const STACK_MIN: u64 = 1 << 20;
 const STACK: usize = 8 << 20;
 
@@ -108,7 +108,7 @@ fn command() -> ExitCode {
     }
 }
 
-/// Help and version go to stdout. Everything else is one line on stderr with exit code 125.
+/// Prints help or the version on stdout. Prints any other error as one line on stderr, with exit code 125.
 fn usage(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {

@@ -1,4 +1,4 @@
-//! `hanare place`: proposes the nodes that a job should take, from where pages are.
+//! `hanare place`: proposes the nodes for a job, from the bytes that each node's memory server holds.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ pub(crate) struct PlaceArgs {
 /// Why there is no proposal.
 #[derive(Debug, Error)]
 pub(crate) enum PlaceError {
-    /// A text is not an address.
+    /// An entry of `--servers` is not an address.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// A server is named twice.
@@ -55,9 +55,9 @@ pub(crate) enum PlaceError {
     /// There are too few nodes.
     #[error("--ranks {ranks} is more than the {servers} nodes in --servers; ask for fewer or name more")]
     TooFew {
-        /// The number asked for.
+        /// The number of nodes asked for.
         ranks: u32,
-        /// The number there is.
+        /// The number of nodes in `--servers`.
         servers: usize,
     },
     /// A server gives a wrong answer.
@@ -105,7 +105,7 @@ pub(crate) fn place(args: &PlaceArgs) -> Result<u8, PlaceError> {
     }
 }
 
-/// Asks all servers at once. If several fail, returns the error of the first in their order.
+/// Asks all servers at once. If several fail, returns the error of the first one in the list.
 fn ask(servers: &[Endpoint], key: Option<&Key>) -> Result<Vec<Status>, PlaceError> {
     const TIMEOUT: Duration = Duration::from_secs(3);
     let one = |endpoint: &Endpoint| {
@@ -116,7 +116,7 @@ fn ask(servers: &[Endpoint], key: Option<&Key>) -> Result<Vec<Status>, PlaceErro
     };
     std::thread::scope(|scope| {
         let asked: Vec<_> = servers.iter().map(|server| scope.spawn(|| one(server))).collect();
-        // A panic of such a thread is a bug, and it is passed on.
+        // A panic of one of these threads is a bug, so it is passed on.
         asked.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     })
 }

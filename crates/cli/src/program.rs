@@ -1,7 +1,7 @@
-//! Finds the program that a user named, and judges whether it can run under Hanare.
+//! Finds the program that a user named, and checks whether it can run under Hanare.
 //!
-//! The file alone decides, before anything is started. A program that would ignore the preload library would run
-//! without far memory and without a message, which is worse than a refusal.
+//! Only the program's file is examined, before anything is started. A program that would ignore the preload library
+//! would run without far memory and without a message. A refusal is better.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Largest chain of scripts that name scripts as interpreters: the depth that Linux follows.
+/// Longest chain of scripts whose interpreters are scripts. Linux follows as many.
 const SCRIPT_DEPTH_MAX: u32 = 5;
 /// The longest first line of a script that Linux reads, in bytes.
 const SCRIPT_LINE_MAX: usize = 256;
@@ -31,7 +31,7 @@ pub(crate) enum ProgramError {
     NotFound {
         /// The name that the user gave.
         name: String,
-        /// Where it was searched.
+        /// The place that was searched, as a part of the message.
         hint: &'static str,
     },
     /// The file exists but cannot be run.
@@ -54,7 +54,7 @@ impl ProgramError {
     }
 }
 
-/// The file that execvp(3) would find for `name`. It must be fit to run under Hanare.
+/// Returns the file that execvp(3) would find for `name`. Fails if the file cannot run under Hanare.
 pub(crate) fn find(name: &OsStr, search_path: Option<OsString>) -> Result<PathBuf, ProgramError> {
     let search_path = search_path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
     let path = locate(name, &search_path)?;
@@ -145,7 +145,7 @@ fn judge_interpreter(
         ));
     }
     judge(interpreter, search_path, depth - 1)?;
-    // `#!/usr/bin/env NAME` runs NAME. Options and assignments are left to env.
+    // `#!/usr/bin/env NAME` runs NAME. If an option or an assignment comes before NAME, NAME is not examined.
     let is_env = interpreter.file_name() == Some(OsStr::new("env"));
     let first = argument.as_bytes().split(|byte| byte.is_ascii_whitespace()).next().unwrap_or_default();
     if is_env && !first.is_empty() && !first.starts_with(b"-") && !first.contains(&b'=') {
@@ -198,7 +198,7 @@ fn judge_elf(path: &Path, file: &File, head: &[u8]) -> Result<(), ProgramError> 
     }
 }
 
-/// The path of the dynamic linker that the program asks for.
+/// Returns the path of the dynamic linker that the program names. `None` for a statically linked program.
 fn interpreter_of(file: &File, head: &[u8]) -> io::Result<Option<String>> {
     let damaged = || io::Error::from(io::ErrorKind::InvalidData);
     let table = long(head, 32).ok_or_else(damaged)?;
@@ -221,7 +221,7 @@ fn interpreter_of(file: &File, head: &[u8]) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Refuses programs that gain privilege when started: the dynamic linker ignores LD_PRELOAD for them.
+/// Refuses programs that gain privilege when started. The dynamic linker ignores LD_PRELOAD for them.
 fn judge_privilege(path: &Path, file: &File) -> Result<(), ProgramError> {
     let meta = file.metadata().map_err(|error| refusal(path, format!("cannot be looked at: {error}")))?;
     let mode = meta.permissions().mode();

@@ -16,17 +16,17 @@ pub(crate) struct Figures {
     exit_code: u8,
     /// The signal that ended the program.
     signal: Option<u8>,
-    /// Processes that had far memory; 0 when the program never had any.
+    /// Number of processes that had far memory. 0 if no process had any.
     processes: u64,
     forks: u64,
     mode: &'static str,
     policy: String,
     choices: Vec<String>,
     prefetch: String,
-    /// `None` when chosen automatically.
+    /// Page size in bytes. `None` if it is chosen automatically.
     page_size_bytes: Option<u64>,
     elapsed_s: f64,
-    /// The elapsed time minus the threads' waits; 0 if the waits add up to more.
+    /// The elapsed time minus the threads' waits. 0 if the waits add up to more.
     calc_s: f64,
     swap_s: f64,
     set_bit_s: f64,
@@ -45,7 +45,7 @@ pub(crate) struct Figures {
     fault_us_p50: f64,
     fault_us_p90: f64,
     fault_us_p99: f64,
-    /// Upper bound of the histogram's highest used bucket.
+    /// Upper bound of the histogram's highest bucket that has a fault.
     fault_us_max: f64,
     requests: u64,
     pages_in: u64,
@@ -58,18 +58,17 @@ pub(crate) struct Figures {
     prefetch_bytes: u64,
     prefetch_used: u64,
     prefetch_wasted: u64,
-    /// The part of the prefetched pages that were used, among those whose result is known.
+    /// Share of used pages among the prefetched pages that were used or wasted. `None` if there are no such pages.
     prefetch_accuracy: Option<f64>,
     local_bytes_peak: u64,
     local_bytes_budget: u64,
     far_bytes: u64,
     far_bytes_peak: u64,
-    /// Local bytes of Hanare's own data at the end: the pager's and the heap's.
+    /// Bytes of Hanare's own data at the end, in local memory: the pager's and the heap's.
     near_bytes: u64,
-    /// The same for each 4 KiB of the peak of far memory; `None` if there was too little far memory for a meaningful
-    /// figure.
+    /// Bytes of Hanare's own data for each 4 KiB of the peak of far memory. `None` if `near_bytes` is 0.
     near_bytes_per_far_page: Option<f64>,
-    /// Allocations that got ENOMEM for lack of room on the servers.
+    /// Allocations that failed with ENOMEM for lack of room on the servers.
     allocations_refused: u64,
     pages_small: u64,
     pages_large: u64,
@@ -78,7 +77,7 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// The figures of a run of `program` from its counters.
+    /// Returns the figures of a run of `program` from its counters.
     pub(crate) fn new(program: String, seen: &Snapshot, end: &End, elapsed: Duration) -> Self {
         let elapsed_s = elapsed.as_secs_f64();
         let (swap_s, set_bit_s, clear_bit_s) =
@@ -143,7 +142,7 @@ impl Figures {
         }
     }
 
-    /// The report for people.
+    /// Returns the report for people.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         // Writing into a String cannot fail.
@@ -284,7 +283,7 @@ fn micros(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-/// A size for people: three or four digits and a unit.
+/// Formats a size for people, with its largest unit.
 fn size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;

@@ -130,7 +130,7 @@ pub(crate) enum RunError {
     /// The machine's memory size is unknown.
     #[error("{0}; give --local and --memory")]
     Memory(#[from] MemoryError),
-    /// The machine has less memory.
+    /// The machine has less memory than asked for.
     #[error(transparent)]
     TooMuch(#[from] TooMuch),
     /// The program cannot be run.
@@ -179,12 +179,12 @@ impl RunError {
     }
 }
 
-/// Where to record a run.
+/// The file into which a run is recorded.
 #[derive(Debug)]
 pub(crate) struct Recording {
     /// The absolute path of the file, which exists and is empty.
     pub(crate) path: PathBuf,
-    /// Largest size of the file in bytes, if not the default.
+    /// Largest size of the file in bytes. `None` is the default.
     pub(crate) bytes: Option<u64>,
 }
 
@@ -239,7 +239,7 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
     }
     let (stats_fd, stats) = Stats::create()?;
     let stats = Arc::new(stats);
-    // If the pollers cannot start, only speed is lost.
+    // If the pollers (threads that poll on idle CPUs) cannot start, only speed is lost.
     let pollers = (!args.no_warm).then(|| Pollers::start(stats.clone()));
     let stats_fd = out_of_the_way(stats_fd)?;
     settings.stats_fd = Some(stats_fd.as_raw_fd());
@@ -289,14 +289,15 @@ fn explain_stack(end: &End, mode: Mode, far_bytes: u64) {
     }
 }
 
-/// Raises the soft limits on address space and data for the private server and the command, which need more addresses
-/// than they have memory. The program gets its own limits back through its environment.
+/// Raises the soft limits on address space and data. The private server and the command need more addresses than
+/// memory. The program receives its own limits again through an environment variable.
 fn lift_limits() -> Result<Option<String>, RunError> {
     let outer = std::env::var(limits::VARIABLE).ok();
     limits::lift(outer.as_deref()).map_err(|errno| RunError::Limits(errno.into()))
 }
 
-/// A flag goes before a variable, a variable before the host file, and the host file before the default.
+/// Reads the settings. A flag overrides a variable, a variable overrides the host file, and the host file overrides the
+/// default.
 fn settings(args: &RunArgs) -> Result<Settings, RunError> {
     let hosts = args.hostfile.as_deref().map(|path| Hostfile::read(path, args.count)).transpose()?;
     let local = match (args.local, &hosts) {
@@ -311,7 +312,8 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
             std::env::var_os(variable).filter(|value| !value.is_empty()).or_else(|| Some(local.to_string().into()))
         }
         "HANARE_LOCAL" => Some(local.to_string().into()),
-        // These variables belong to one run. Inherited from an outer run, they would name its servers.
+        // These variables belong to one run. Values that are inherited from an outer run would name the outer run's
+        // servers.
         "HANARE_STATS_FD" | "HANARE_STATS_PID" | "HANARE_PRIVATE" | "HANARE_TRACE" => None,
         "HANARE_SERVERS" if named || wants_private => None,
         _ => std::env::var_os(variable),
@@ -333,7 +335,7 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
     Ok(settings)
 }
 
-/// Refuses budgets that this machine can never hold, and warns about those that it cannot hold now.
+/// Refuses sizes that this machine can never hold, and warns about sizes that it cannot hold now.
 fn check_memory(args: &RunArgs, settings: &Settings) -> Result<(), TooMuch> {
     let from_variable = std::env::var_os("HANARE_LOCAL").is_some_and(|value| !value.is_empty());
     let local_of = match () {
@@ -365,8 +367,8 @@ pub(crate) fn warn_of_memory(asked: &[(&str, u64)]) -> Result<(), TooMuch> {
     Ok(())
 }
 
-/// The default limit of the private server: half of the memory that the program's local memory leaves available. In a
-/// container that may be little.
+/// Returns the default memory limit of the private server. It is half of the memory that the program's local memory
+/// leaves available, but at least 16 MiB.
 pub(crate) fn private_memory(available: u64, local: Local) -> u64 {
     const LEAST: u64 = 16 << 20;
     let local = if let Local::Bytes(bytes) = local { bytes } else { 0 };
@@ -387,7 +389,7 @@ fn start_private(args: &RunArgs, local: Local, tree: BorrowedFd<'_>) -> Result<P
     Ok(private)
 }
 
-/// The spill directory of a private server, as `--spill` says.
+/// Returns the spill directory of a private server. `None` if it does not spill.
 pub(crate) fn spill_of(flag: Option<&Path>) -> Option<&Path> {
     match flag {
         Some(dir) if dir == Path::new("none") => None,
@@ -396,7 +398,7 @@ pub(crate) fn spill_of(flag: Option<&Path>) -> Option<&Path> {
     }
 }
 
-/// Whether files in `dir` are on a writable disk. Spilling to a file system in memory would save no memory.
+/// Returns whether files in `dir` are on a writable disk. Spilling to a file system in memory would save no memory.
 fn is_disk(dir: &Path) -> bool {
     const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
     let writable = rustix::fs::access(dir, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK).is_ok();

@@ -86,7 +86,7 @@ pub(crate) enum ServeError {
     /// The directory for a run's socket could not be made.
     #[error("cannot make a directory for the private memory server: {0}; set TMPDIR to a writable directory")]
     Directory(io::Error),
-    /// The machine has less memory.
+    /// The machine has less memory than asked for.
     #[error(transparent)]
     TooMuch(#[from] TooMuch),
     /// Signals or threads could not be set up.
@@ -94,9 +94,9 @@ pub(crate) enum ServeError {
     Signals(io::Error),
 }
 
-/// Serves until it is stopped.
+/// Runs the memory server until it is stopped.
 pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
-    // A file that grows beyond `ulimit -f` must cause an error that is reported, not the end of the server.
+    // Catches SIGXFSZ, so that a file beyond `ulimit -f` causes an error instead of the server's end.
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).map_err(ServeError::Signals)?;
     if args.private.is_none() {
         let asked: Vec<(&str, u64)> = args.memory.iter().map(|bytes| ("--memory", *bytes)).collect();
@@ -108,11 +108,12 @@ pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
         server.run()?;
         return Ok(0);
     }
-    // The starter reads one line and words the failure itself, so that the user sees only one message.
+    // The starter (the process that started this server) reads one line and reports a failure itself. So the user sees
+    // only one message.
     match make_directory(args.private.as_deref()).and_then(|()| bind(&args)) {
         Ok(server) => {
             watch_starter(server.stop_handle(), args.tree.and_then(own_copy)).map_err(ServeError::Signals)?;
-            // Without the pollers, only speed is lost.
+            // If the pollers (threads that poll on idle CPUs) cannot start, only speed is lost.
             let _pollers = args.warm.as_deref().and_then(start_polling);
             tell_starter("ready");
             sweep(args.private.as_deref());
@@ -150,7 +151,8 @@ fn bind(args: &ServeArgs) -> Result<Server, ServeError> {
     Ok(Server::bind(config)?)
 }
 
-/// Warns when nothing can be spilled at present. The server itself finds out whether files can be made there.
+/// Warns if the disk of `dir` has no room for a spill file now. The server itself checks whether it can make files
+/// there.
 pub(crate) fn warn_of_spill(dir: &Path) {
     let margin = ServerConfig::new(Vec::new(), 0).spill_margin;
     if let Ok(disk) = rustix::fs::statvfs(dir)
@@ -178,8 +180,8 @@ fn stop_on_signals(stop: StopHandle) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends the server when standard input ends, which means that the starter has ended, and on SIGTERM. Ignores the
-/// terminal's signals, which are for the program: its memory must exist until the program has handled them.
+/// Ends the server on SIGTERM, and when standard input ends because the starter has ended. Ignores the terminal's
+/// signals, which are meant for the program. The program's memory must exist until the program has handled them.
 fn watch_starter(stop: StopHandle, tree: Option<File>) -> io::Result<()> {
     for signal in [SIGINT, SIGQUIT, SIGHUP] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
@@ -205,7 +207,7 @@ fn watch_starter(stop: StopHandle, tree: Option<File>) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes idle CPUs poll for the program that has these counters.
+/// Starts threads that poll on idle CPUs for the program with these counters. `None` if they cannot be started.
 fn start_polling(counters: &str) -> Option<Pollers> {
     let (pid, fd) = counters.split_once(':')?;
     let stats = Stats::attach(Some(fd.parse().ok()?), Some(pid.parse().ok()?)).ok()?;
@@ -229,7 +231,7 @@ fn outlast(server: &StopHandle, tree: Option<&File>) {
     server.stop();
 }
 
-/// Opens the pipe that the starter left open under this number.
+/// Opens the pipe that the starter passed to this process as descriptor `fd`.
 fn own_copy(fd: i32) -> Option<File> {
     File::options()
         .read(true)
@@ -246,7 +248,7 @@ fn is_held(pipe: &File) -> bool {
     rustix::event::poll(&mut ready, Some(&now)).is_ok_and(|count| count == 0)
 }
 
-/// The directory of a socket, if its name shows that it belongs to one run.
+/// Returns the directory of a socket, if the directory's name shows that it belongs to one run.
 fn run_directory(socket: Option<&Path>) -> Option<&Path> {
     let dir = socket.and_then(Path::parent)?;
     dir.file_name()?.to_string_lossy().starts_with(private::DIR_PREFIX).then_some(dir)
@@ -269,17 +271,18 @@ fn make_directory(socket: Option<&Path>) -> Result<(), ServeError> {
     }
 }
 
-/// Removes the folders that killed servers of other runs left. Runs in a thread, so that this server need not wait.
+/// Removes the folders that killed servers of other runs left. This runs in a thread, so that this server need not
+/// wait.
 fn sweep(socket: Option<&Path>) {
     let Some(tmp) = run_directory(socket).and_then(Path::parent).map(Path::to_owned) else { return };
-    // Ignored: if this server cannot do it, the next one does.
+    // Ignored: if no thread can be started, the next server removes the folders.
     let _ = std::thread::Builder::new().name("sweep".to_owned()).spawn(move || remove_private(&tmp, AGE));
 }
 
 /// Removes the directory of a run's socket, if it is empty.
 fn remove_directory(socket: Option<&Path>) {
     if let Some(dir) = run_directory(socket) {
-        // The starter may have removed it already.
+        // Ignored: the starter may have removed the directory already.
         let _ = std::fs::remove_dir(dir);
     }
 }

@@ -1,9 +1,10 @@
-//! Passes signals sent to `hanare run` on to the program, once each.
+//! Passes each signal that is sent to `hanare run` on to the program, once.
 //!
 //! The program runs in the command's process group, so the terminal's signals (Ctrl-C, hang-up) reach it directly.
 //! Signals that another process sends to the command alone are passed on. The command survives all of them and ends
-//! when the program has ended. If a signal was ignored when the command started (Ctrl-C in the background of a script),
-//! the program starts with it ignored, too. It is passed on all the same, because the program may have caught it since.
+//! when the program has ended. A signal may be ignored when the command starts, such as Ctrl-C in the background of a
+//! script. Then the program also starts with this signal ignored. The signal is still passed on, because the program
+//! may have begun to catch it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,9 +21,9 @@ use signal_hook::low_level::siginfo::Cause;
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
 enum Target {
-    /// There is no program yet. These signals wait for it, each once, in the order of their arrival.
+    /// The program has not started. These signals wait for it in the order of their arrival, each at most once.
     Awaited { pending: Vec<i32> },
-    /// The program runs. A pidfd names it even after its number has been given to another process.
+    /// The program runs. Its pidfd stays valid even if another process receives the same process number.
     Running { pid: i32, pidfd: OwnedFd },
 }
 
@@ -58,7 +59,7 @@ impl Forwarder {
         })
     }
 
-    /// The first signal that arrived before the program was started.
+    /// Returns the first signal that arrived before the program was started. `None` if there is none.
     pub(crate) fn pending(&self) -> Option<i32> {
         match &*lock(&self.target) {
             Target::Awaited { pending } => pending.first().copied(),
@@ -66,7 +67,7 @@ impl Forwarder {
         }
     }
 
-    /// The signals that the program must start with ignored: bit n-1 for signal n.
+    /// Returns the signals that the program must start with ignored: bit n-1 for signal n.
     pub(crate) fn ignored(&self) -> u64 {
         self.ignored
     }
@@ -86,7 +87,7 @@ impl Forwarder {
     /// Ends the forwarding. Later signals have no effect.
     pub(crate) fn stop(self) {
         self.handle.close();
-        // The thread only loops over signals. A panic in it has been printed.
+        // Ignored: an error means that the thread has panicked, and the panic has been printed.
         let _ = self.thread.join();
     }
 }
@@ -114,7 +115,7 @@ fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// A signal that came several times is pending only once, as in the kernel.
+/// Adds a signal to the pending ones. A signal is pending only once, as in the kernel.
 fn note(pending: &mut Vec<i32>, signal: i32) {
     if !pending.contains(&signal) {
         pending.push(signal);
@@ -123,12 +124,12 @@ fn note(pending: &mut Vec<i32>, signal: i32) {
 
 fn send(pidfd: &OwnedFd, signal: i32) {
     if let Some(signal) = Signal::from_named_raw(signal) {
-        // This fails only if the program has ended. Then there is no receiver.
+        // Ignored: this fails only if the program has ended.
         let _ = pidfd_send_signal(pidfd, signal);
     }
 }
 
-/// The signals that this process ignores: bit n-1 for signal n.
+/// Returns the signals that this process ignores: bit n-1 for signal n.
 fn ignored_mask() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

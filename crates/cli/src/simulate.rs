@@ -102,7 +102,7 @@ pub(crate) enum SimulateError {
     /// A result file cannot be written.
     #[error("cannot write {path}: {source}; check {flag}", path = path.display())]
     Write {
-        /// The flag that named it.
+        /// The flag that named the file.
         flag: &'static str,
         /// The file.
         path: PathBuf,
@@ -153,7 +153,7 @@ fn policies(args: &PoliciesArgs) -> Result<u8, SimulateError> {
     check_policies(&chosen)?;
     let locals = Local::parse_list(&args.local)?;
     let (header, string) = source(args)?;
-    // Checked first, so that a bad path wastes no time.
+    // The paths are checked before the simulation, so that a bad path wastes no time.
     let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
     let json = json.map(|path| Output::new("--json", path)).transpose()?;
     let page = args.html.as_deref().map(|path| Output::new("--html", path)).transpose()?;
@@ -208,7 +208,7 @@ fn print(text: &str) -> Result<u8, SimulateError> {
     }
 }
 
-/// The results in the form that is written.
+/// The results as they are written to JSON.
 #[derive(Serialize)]
 struct Results {
     source: String,

@@ -11,7 +11,7 @@ use hanare_wire::{Endpoint, Key, KeyError, LinkError, SessionStatus, Status, Tra
 use serde::Serialize;
 use thiserror::Error;
 
-/// Time that connecting may take, and that each answer may take.
+/// Longest time for connecting, and for each answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
@@ -96,7 +96,7 @@ struct Line {
     bytes: u64,
     spill_bytes: u64,
     quota_bytes: Option<u64>,
-    /// `None` where the client copies by itself.
+    /// `None` if the client copies its pages itself.
     read_bytes: Option<u64>,
     write_bytes: Option<u64>,
     read_bytes_per_s: Option<u64>,
@@ -116,7 +116,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<u8, StatusError> {
         false => sheet.text(),
     };
     match io::stdout().write_all(text.as_bytes()) {
-        // A reader that closes the pipe early has what it wanted.
+        // A reader that closes the pipe early is no failure.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
         other => other.map(|()| 0).map_err(StatusError::Print),
     }
@@ -227,7 +227,7 @@ fn seconds(ms: u64) -> f64 {
     ms as f64 / 1000.0
 }
 
-/// A size for people: round ones as written by hand, others with one decimal of the largest unit that fits.
+/// Formats a size for people. Round sizes are exact, and others have one decimal of the largest unit that fits.
 fn human(bytes: u64) -> String {
     let exact = format_size(bytes);
     if bytes < 1024 || exact.len() <= 5 && exact.ends_with(['K', 'M', 'G', 'T']) {
@@ -240,7 +240,7 @@ fn human(bytes: u64) -> String {
     format!("{:.1}{name}", bytes as f64 / unit as f64)
 }
 
-/// A time in its largest unit: `12s`, `5m`, `3h`, `2d`.
+/// Formats a time: `12s`, `5m`, `3h` or `2d`.
 fn span(seconds: f64) -> String {
     let whole = seconds as u64;
     match whole {

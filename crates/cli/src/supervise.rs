@@ -14,7 +14,7 @@ use crate::signals::Forwarder;
 /// Why the program did not run to its end.
 #[derive(Debug, Error)]
 pub(crate) enum SuperviseError {
-    /// The kernel refused to run it.
+    /// The kernel refused to run the program.
     #[error("{path} cannot be run: {source}", path = path.display())]
     Spawn {
         /// The program's file.
@@ -29,9 +29,9 @@ pub(crate) enum SuperviseError {
 
 /// How the program ended.
 pub(crate) enum End {
-    /// It ended with this code.
+    /// The program ended with this exit code.
     Exited(u8),
-    /// This signal ended it.
+    /// This signal ended the program.
     Signalled {
         /// The signal.
         number: u8,
@@ -62,10 +62,10 @@ impl End {
         matches!(self, End::Signalled { core: true, .. })
     }
 
-    /// The end of a process, from the status of wait(2).
+    /// Returns the end of a process that has this status of wait(2).
     pub(crate) fn of(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
-            // Both are below 256 and 128 by the definition of wait(2)'s status.
+            // By the definition of wait(2)'s status, the code is below 256 and the signal is below 128.
             (Some(code), _) => End::Exited(code as u8),
             (None, Some(signal)) => End::Signalled { number: signal as u8, core: status.core_dumped() },
             (None, None) => End::Exited(0),
@@ -73,8 +73,9 @@ impl End {
     }
 }
 
-/// Runs `path` as `argv` in the command's process group and waits for it. Sets `vars`, unsets `cleared`, and restores
-/// the default of every caught signal. Returns how it ended and how long it took.
+/// Runs the program `path` with the arguments `argv` in this command's process group, and waits for its end. Sets the
+/// variables `vars`, removes the variables `cleared`, and restores the default of every caught signal. Returns the
+/// program's end and its run time.
 pub(crate) fn run(
     path: &Path,
     argv: &[OsString],
@@ -92,7 +93,7 @@ pub(crate) fn run(
     let began = Instant::now();
     let mut child = command.spawn().map_err(|source| SuperviseError::Spawn { path: path.to_owned(), source })?;
     if let Err(error) = forwarder.started(&child) {
-        // If signals cannot be passed on, the user could not end the program, so it is not run.
+        // Without forwarded signals, the user could not end the program. So it is killed.
         let _ = child.kill();
         let _ = child.wait();
         return Err(SuperviseError::Wait(error));

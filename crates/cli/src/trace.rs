@@ -100,7 +100,7 @@ pub(crate) enum TraceCommandError {
 }
 
 impl TraceCommandError {
-    /// The exit code: 1 for a policy that answers otherwise than recorded, 125 for all other failures.
+    /// The exit code: 1 if a policy names other victims than recorded, the run's own code if the run failed, else 125.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Run(error) => error.exit_code(),
@@ -113,7 +113,7 @@ impl TraceCommandError {
 /// Why a file is not a trace.
 #[derive(Debug, Error)]
 pub(crate) enum FileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {path}: {source}", path = path.display())]
     Read {
         /// The file.
@@ -121,7 +121,7 @@ pub(crate) enum FileError {
         /// The system's error.
         source: io::Error,
     },
-    /// It is not a complete trace.
+    /// The file is not a complete trace.
     #[error("{path} {source}", path = path.display())]
     Trace {
         /// The file.
@@ -186,7 +186,7 @@ fn record(args: &RecordArgs) -> Result<u8, TraceCommandError> {
     }
 }
 
-/// The exit code when the trace is missing. If the program itself failed, its own code is returned.
+/// Returns the exit code for a missing trace: the program's own code if the program failed, else 125.
 fn own_failure(code: u8) -> u8 {
     if code == 0 { crate::EXIT_OWN } else { code }
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use common::Place;
 
-/// Arguments, extra variables, exit code, and a part of the message.
+/// A case: arguments, extra variables, the exit code, and a part of the message.
 type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], i32, &'a str);
 
 fn check(place: &Place, cases: &[Case<'_>]) {
@@ -144,7 +144,7 @@ fn odd_server(greeting: &'static [u8]) -> String {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
             std::thread::spawn(move || {
-                // The client may close the connection at any point. This is what is tested.
+                // Ignored: the client may close the connection at any point, which is the subject of this test.
                 let _ = stream.write_all(greeting);
                 let _ = stream.read_to_end(&mut Vec::new());
             });

@@ -1,4 +1,4 @@
-//! `hanare bench` measures and prints what it promises. No test asserts a figure's size.
+//! `hanare bench` measures and prints the figures that its help names. No test asserts a figure's size.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use common::Place;
 use serde_json::Value;
 
-/// Benchmarks poll. Several at once would compete for the CPU.
+/// The lock that a running benchmark holds. Benchmarks poll, so several at once would compete for the CPU.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn json(place: &Place, args: &[&str]) -> Value {
@@ -43,7 +43,7 @@ fn floors_of_links_and_copies_are_everywhere() {
     }
     assert_positive(&figures, &["memcpy_4k_us", "memcpy_2m_us", "dontneed_4k_us"]);
     for floor in ["trap_us", "trap_thread_us", "copy_4k_us", "move_in_4k_us", "move_out_4k_us", "move_in_64k_us"] {
-        // A figure is never 0. It is absent where this machine has no userfaultfd or cannot move pages.
+        // No figure is 0. A figure is absent if this machine has no userfaultfd or cannot move pages.
         assert!(figures[floor].is_null() || figures[floor].as_f64() > Some(0.0), "{floor} in {figures:#}");
     }
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +71,8 @@ fn random_reads_over_each_link_write_nothing_back() {
     let place = Place::new();
     for link in ["direct", "tcp", "unix"] {
         let args = ["paging", "--pattern", "rand", "--size", "16M", "--page-size", "4K", "--touches", "4000"];
-        // Eviction follows the order of last accesses, so reading every page once has written all of them back.
+        // With `lru`, eviction follows the order of last accesses. So reading every page once has written all of them
+        // back.
         let args = [&args[..], &["--policy", "lru", "--prefetch", "none"]].concat();
         let figures = json(&place, &[&args[..], &["--link", link]].concat());
         assert_paged(&figures, 16 << 20);

@@ -1,5 +1,5 @@
-/* Fills SIZE MiB with a pattern, reads it back in another order, and goes on doing so until ROUNDS are done (0: for half
- * a minute at most). With a third argument it creates that file after the first round. */
+/* Usage: checker MIB ROUNDS [FILE]. Each round fills MIB mebibytes with a pattern, and checks it in the opposite order.
+ * With ROUNDS 0, it makes rounds for half a minute. After the first round it creates FILE, if given. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -13,7 +13,7 @@ use common::{PATIENCE, Place, send, until, wait};
 use hanare_wire::{Endpoint, Session, SessionOptions, fetch_status};
 use rustix::process::Signal;
 
-/// A machine that takes almost no time to simulate.
+/// Settings of a machine whose simulation takes almost no time.
 const SMALL: &str = "\
 [cells]
 networks = [\"4\"]
@@ -187,7 +187,7 @@ fn an_interrupted_run_leaves_no_file_and_the_old_one_as_it_was() {
         command.arg("--json").arg(out.join("old.json")).arg("--html").arg(out.join("new.html"));
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let pid = child.id();
-        // The command is about to simulate when it catches signals.
+        // Waits until the command catches signals. Then it is about to simulate.
         until("signals are caught", || catches(pid, signal));
         send(pid, signal);
         let stderr = child.stderr.take().unwrap();
@@ -211,7 +211,7 @@ struct Served(Child, String);
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // Both calls fail only if the process has already ended. Then nothing is left to do.
+        // Ignored: both calls fail only if the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -236,7 +236,7 @@ fn serve(place: &Place) -> Served {
     served
 }
 
-/// A session that has written a page. The server keeps the page while this value lives.
+/// Opens a session and writes a page. The server keeps the page while the returned value lives.
 fn hold_some(endpoint: &Endpoint) -> impl Sized + use<> {
     let session = Session::open(endpoint, &SessionOptions::for_endpoint(endpoint, 4096)).unwrap();
     let (requests, replies, mut writer, info) = session.split();
@@ -254,12 +254,12 @@ fn a_job_is_sent_to_the_nodes_that_hold_pages() {
         command.args(["place", "--servers", &named]).args(args);
         place.run(&mut command)
     };
-    // No server holds anything, so the first is chosen.
+    // No server holds a page, so the first server is chosen.
     let outcome = propose(&["--ranks", "1"]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{outcome:?}");
     assert!(outcome.stdout.starts_with(&servers[0].1) && outcome.stdout.contains("0 held"), "{outcome:?}");
 
-    // A session of the last one writes.
+    // A session writes a page to the last server.
     let endpoint: Endpoint = servers[2].1.parse().unwrap();
     let session = hold_some(&endpoint);
     until("the server counts what it holds", || {

@@ -1,4 +1,4 @@
-//! `hanare run` with its real library: programs whose memory is really far.
+//! `hanare run` with the real preload library: programs whose memory is really far.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use common::{Place, until, wait};
 
-/// The directory of the real library. Builds it if the workspace's other tests have not done so.
+/// Returns the directory of the real library. Builds the library if the workspace's other tests have not done so.
 fn library_dir() -> &'static Path {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
     DIR.get_or_init(|| {
@@ -68,7 +68,7 @@ fn a_program_larger_than_its_budget_keeps_its_words_and_the_budget() {
         assert_eq!((number("processes"), number("local_bytes_budget")), (1, 8 << 20), "{figures}");
         assert!((1..=8 << 20).contains(&number("local_bytes_peak")), "{figures}");
         assert!(number("far_bytes_peak") >= 48 << 20, "{figures}");
-        // Of 48 MiB, 40 cannot be local. Each round writes back and fetches at least these.
+        // Of 48 MiB, 40 MiB cannot be local. Each round writes back and fetches at least 40 MiB.
         assert!(number("bytes_out") >= 40 << 20 && number("bytes_in") >= 40 << 20, "{figures}");
         assert!(number("faults") > 0 && figures["fault_us_p50"].as_f64().unwrap() > 0.0, "{figures}");
         place.assert_nothing_left();
@@ -111,12 +111,12 @@ fn a_spill_file_takes_what_memory_does_not() {
     place.assert_nothing_left();
 }
 
-/// Ends a child with its test, even if the test fails.
+/// A child that is killed at the end of its test, even if the test fails.
 struct Ended(Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        // Both calls fail only if the process has already ended.
+        // Ignored: both calls fail only if the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -145,7 +145,7 @@ fn a_killed_memory_server_ends_the_run_with_120_and_its_name() {
     server.0.kill().unwrap();
     let code = wait(&mut run.0).code();
     let errors = std::fs::read_to_string(&errors).unwrap();
-    // By itself, the program would end with 0.
+    // The program itself would end with 0. The lost server causes 120.
     assert_eq!(code, Some(120), "{errors}");
     assert_eq!(errors.lines().count(), 1, "{errors}");
     assert!(errors.starts_with("hanare: ") && errors.contains(&socket.display().to_string()), "{errors}");

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use common::{Place, until, wait};
 use rustix::process::{Pid, Signal};
 
-/// Every answer comes within this time.
+/// Longest time that the command may take.
 const SOON: Duration = Duration::from_secs(5);
 
 /// Odd values for any variable.
@@ -110,7 +110,7 @@ fn check_variable(place: &Place, name: &str, value: &OsStr) {
     assert!(began.elapsed() < SOON, "{what} took {:?}", began.elapsed());
 }
 
-/// A run in a session of its own, so that what it leaves behind can be found and ended.
+/// Starts a run in a session of its own, so that processes that it leaves behind can be found and ended.
 fn begun(place: &Place) -> Child {
     let mut command = place.hanare();
     command.args(["run", "--local", "64M", "--", "sleep", "3"]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -130,11 +130,13 @@ fn a_signal_at_any_moment_ends_the_run_and_leaves_nothing() {
             let began = Instant::now();
             let status = wait(&mut run);
             let what = format!("{signal:?} after {delay_ms} ms: {status}");
-            // Before the command catches signals, they end it. After that, the program's end decides the exit code.
+            // A signal ends a command that does not yet catch signals. Later, the end of the program decides the exit
+            // code.
             let by_signal = status.signal() == Some(number);
             assert!(by_signal || status.code() == Some(128 + number) && signal != Signal::KILL, "{what}");
             assert!(began.elapsed() < SOON, "{what} took {:?}", began.elapsed());
-            // As documented, a program whose command was killed goes on. It is in the command's group.
+            // As documented, the program goes on if the command is killed. The test kills it through the command's
+            // process group.
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
             until(&format!("nothing is left after {what}"), || {
                 common::processes_naming(&place.path("tmp")).is_empty()
@@ -154,7 +156,7 @@ fn a_command_killed_while_its_server_starts_leaves_no_directory() {
         std::thread::sleep(Duration::from_micros(u64::from(round) * 100));
         run.kill().unwrap();
         wait(&mut run);
-        // The program may not have started yet.
+        // Ignored: the program may not have started yet.
         let _ = rustix::process::kill_process_group(group, Signal::KILL);
     }
     place.assert_nothing_left();
@@ -198,8 +200,8 @@ fn a_temporary_folder_that_takes_nothing_is_named() {
 #[test]
 fn a_command_line_that_fits_the_command_and_not_the_program_is_told() {
     let place = Place::with_library();
-    // The most arguments that the command itself can receive. With the variables that it adds, they are too many for
-    // the program.
+    // Finds by bisection the most arguments that the command can receive. With the variables that the command adds,
+    // they are too many for the program.
     let with = |count: usize| {
         let mut command = place.hanare();
         command.args(["run", "true"]).args(vec!["x".repeat(91); count]);

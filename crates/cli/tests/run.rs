@@ -71,7 +71,7 @@ fn the_private_server_is_up_while_the_program_runs_and_its_directory_is_private(
     place.assert_nothing_left();
 }
 
-/// The scalar counters in their order. The stand-in writes its index into each.
+/// The scalar counters in their order. The stand-in library writes each counter's index into it.
 const ORDER: [&str; 13] = [
     "started_ns",
     "ended_ns",
@@ -117,8 +117,8 @@ fn a_report_that_cannot_be_written_does_not_change_the_exit_code() {
     outcome.assert_refused(5, "/dev/full");
 }
 
-/// A script that runs `prepare`, writes its process number to a file, and then waits at most half a minute for a signal
-/// to end it.
+/// Returns a script that runs `prepare`, writes its process number to a file, and then waits at most half a minute for
+/// a signal to end it.
 fn waiting_script(place: &Place, prepare: &str) -> String {
     let pid = place.path("pid");
     let pid = pid.display();
@@ -127,10 +127,10 @@ fn waiting_script(place: &Place, prepare: &str) -> String {
 
 const WAIT: &str = "while [ $n -lt 600 ]; do sleep 0.05; n=$((n + 1)); done";
 
-/// A run whose program has run `prepare` and waits.
+/// Starts a run whose program has run `prepare` and now waits.
 fn begun(place: &Place, prepare: &str, adjust: impl FnOnce(&mut Command)) -> Begun {
-    // Neither the command nor a shell catches a signal that was ignored at its start: Ctrl-C in the background of a
-    // script, or a hang-up under nohup.
+    // `env` restores the default action of these signals. They may be ignored where the tests run: in the background of
+    // a script, or under nohup. A shell cannot catch a signal that was ignored at its start.
     let hanare = place.hanare();
     let mut command = Command::new("env");
     command.arg("--default-signal=INT,QUIT,HUP").arg(hanare.get_program()).stdin(Stdio::null());
@@ -148,12 +148,12 @@ fn begun(place: &Place, prepare: &str, adjust: impl FnOnce(&mut Command)) -> Beg
     run
 }
 
-/// A command that is ended with its test, even if the test fails.
+/// A command that is killed at the end of its test, even if the test fails.
 struct Begun(Child);
 
 impl Drop for Begun {
     fn drop(&mut self) {
-        // Both calls fail only if the process has already ended. Then nothing is left to do.
+        // Ignored: both calls fail only if the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -189,8 +189,8 @@ fn signals_sent_to_the_command_reach_the_program_once() {
 fn an_ignored_hang_up_stays_ignored() {
     let place = Place::with_library();
     let mut run = begun(&place, "trap 'exit 9' TERM", |command| {
-        // Like nohup: the shell ignores the signal and becomes the command. `env` is left out here, because it would
-        // restore the signal's default action.
+        // As with nohup, the shell ignores the signal and then becomes the command. `env` is not used here, because it
+        // would restore the signal's default action.
         let hanare: Vec<_> = command.get_args().skip(1).map(ToOwned::to_owned).collect();
         let mut shell = Command::new("sh");
         shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).args(hanare);
@@ -233,7 +233,7 @@ fn a_signal_that_was_ignored_at_the_start_reaches_a_program_that_catches_it() {
 fn a_signal_to_the_group_does_not_take_the_memory_away() {
     let place = Place::with_library();
     let answer = place.path("answer");
-    // As at Ctrl-C: while the program cleans up, its memory server must still run.
+    // After Ctrl-C the program cleans up. Its memory server must still run meanwhile.
     let prepare = format!("trap 'sleep 0.3; test -S $HANARE_PRIVATE && echo there > {}; exit 8' INT", answer.display());
     let mut run = begun(&place, &prepare, |command| {
         command.process_group(0);

@@ -52,7 +52,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // Both calls fail only if the process has already ended. Then nothing is left to do.
+        // Ignored: both calls fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -211,7 +211,7 @@ fn status_tells_what_a_server_holds_or_why_it_does_not_know() {
     status(&tcp, &[]).assert_refused(125, &tcp);
     status("host:port", &[]).assert_refused(125, "port");
 
-    // A port that belongs to another program.
+    // This port belongs to another program.
     let foreign = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = foreign.local_addr().unwrap().to_string();
     let answers = std::thread::spawn(move || {

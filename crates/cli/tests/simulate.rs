@@ -21,7 +21,7 @@ fn header(policy: &str) -> Header {
     }
 }
 
-/// A trace of FIFO in two pages: `pages` pages are referenced in turn.
+/// Returns a trace of FIFO with local memory for two pages, in which `pages` pages are referenced in turn.
 fn sweep(pages: u32) -> Vec<Record> {
     let mut records = Vec::new();
     for page in 0..pages {
@@ -45,8 +45,8 @@ fn a_reference_string_becomes_a_table_and_json_and_a_page() {
     command.arg("--string").arg(&string).arg("--html").arg(&page);
     let outcome = place.run(&mut command);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{outcome:?}");
-    // A loop over three pages in a memory of two. LRU always misses. OPT misses every other time once the memory is
-    // full.
+    // The trace loops over three pages, with memory for two. LRU always misses. OPT misses every other time once the
+    // memory is full.
     let lines: Vec<Vec<&str>> = outcome.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(lines[1][..4], ["lru", "66.7%", "2", "30"], "{outcome:?}");
     assert_eq!(lines[2][..4], ["opt", "66.7%", "2", "16"], "{outcome:?}");

@@ -1,5 +1,5 @@
-/* Stands in for libhanare_preload.so where the command is tested by itself: counts its process in the counters it is
- * handed and, when asked by STAND_IN_FILL, writes each counter's place (1, 2, ...) into it. */
+/* Replaces libhanare_preload.so, so that the command is tested by itself. It counts its process in the counters that
+ * HANARE_STATS_FD names. If STAND_IN_FILL is set, it writes the index of each counter (1, 2, ...) into that counter. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -1,7 +1,7 @@
-//! The C API; `include/dsm.h` documents each call.
+//! The C API. `include/dsm.h` documents each call.
 //!
-//! A call that fails ends this rank with one line, and thereby the other ranks. A program could not handle a failed
-//! barrier sensibly.
+//! A call that fails prints one line and ends this rank, and thereby the other ranks. A program could not handle a
+//! failed barrier sensibly.
 #![allow(unsafe_code, reason = "the edge to C")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -18,7 +18,7 @@ const PAGE: usize = 4096;
 static LIVE: OnceLock<&'static Live> = OnceLock::new();
 static OVER: AtomicBool = AtomicBool::new(false);
 
-/// `struct dsm_placement`.
+/// The C type `struct dsm_placement`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DsmPlacement {
@@ -29,7 +29,7 @@ pub struct DsmPlacement {
     count: usize,
 }
 
-/// `struct dsm_stats`.
+/// The C type `struct dsm_stats`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct DsmStats {
@@ -90,7 +90,7 @@ impl DsmStats {
         }
     }
 
-    /// The counts as a JSON object, named as in `struct dsm_stats`.
+    /// Returns the counts as a JSON object, with the names of `struct dsm_stats`.
     fn to_json(self, rank: Rank) -> String {
         let fields = [
             ("rank", u64::from(rank.0)),
@@ -149,7 +149,7 @@ fn make(call: &str, event: Event<'_>) -> Outcome {
     live(call).call(event).unwrap_or_else(|misuse| refuse(call, misuse))
 }
 
-/// See `include/dsm.h`. The arguments stay unchanged: settings come from the environment.
+/// See `include/dsm.h`. The arguments stay unchanged, because all settings come from the environment.
 #[unsafe(no_mangle)]
 pub extern "C" fn dsm_startup(_argc: *mut c_int, _argv: *mut *mut *mut c_char) -> c_int {
     if LIVE.get().is_some() {
@@ -158,7 +158,7 @@ pub extern "C" fn dsm_startup(_argc: *mut c_int, _argv: *mut *mut *mut c_char) -
     let job = Job::from_env(|name| std::env::var(name).ok()).unwrap_or_else(|error| die(EXIT_OWN, &error.to_string()));
     end_with_launcher(&job);
     let live = Live::start(job).unwrap_or_else(|error| die(error.code, &error.why));
-    // Ignored: this fails only if a second thread passed the check above at the same time, which the header forbids.
+    // Ignored: this fails only if two threads call `dsm_startup` at the same time, which `dsm.h` forbids.
     let _ = LIVE.set(live);
     0
 }
@@ -166,14 +166,15 @@ pub extern "C" fn dsm_startup(_argc: *mut c_int, _argv: *mut *mut *mut c_char) -
 /// Makes this rank end when its launcher is killed.
 fn end_with_launcher(job: &Job) {
     let Some(launcher) = job.launcher else { return };
-    // SAFETY: requests a signal at the parent's end, and asks for the parent's number; accesses no memory.
+    // SAFETY: `prctl` and `getppid` pass only numbers and access no memory.
     let parent = unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
         libc::getppid()
     };
-    // A rank behind a wrapper (a shell, a debugger) has another parent, which may end before it.
+    // A rank that a wrapper started (a shell, a debugger) has another parent. That parent may end before the rank, so
+    // its end must not end the rank.
     if parent != launcher {
-        // SAFETY: as above.
+        // SAFETY: `prctl` passes only numbers and accesses no memory.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
     }
 }
@@ -211,11 +212,12 @@ fn pages_of(bytes: usize) -> u32 {
 }
 
 fn rank_of(number: c_int) -> Rank {
-    // A number beyond all ranks: the coherence machine refuses it with a message.
+    // An invalid number becomes a number beyond all ranks, which the coherence machine refuses with a message.
     Rank(u16::try_from(number).unwrap_or(u16::MAX))
 }
 
-/// The placement for the machine. `None` when its kind is unknown, or a block is not a multiple of a page.
+/// Returns the placement for the coherence machine. `None` if its kind is unknown, or its block is not a multiple of a
+/// page.
 ///
 /// # Safety
 /// `owners` points to `count` numbers, or is null.
@@ -229,7 +231,7 @@ unsafe fn placement_of(placement: DsmPlacement) -> Option<Placement> {
         3 => Placement::FirstTouch,
         4 | 5 if blocks_fit && !placement.owners.is_null() => {
             let number = |index| {
-                // SAFETY: the caller promises `count` numbers.
+                // SAFETY: `index` is below `count`, and `owners` points to `count` numbers, as the caller promises.
                 unsafe { placement.owners.add(index).read() }
             };
             Placement::Owners {
@@ -249,7 +251,7 @@ unsafe fn placement_of(placement: DsmPlacement) -> Option<Placement> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dsm_alloc(size: usize, placement: DsmPlacement) -> *mut c_void {
     let live = live("dsm_alloc");
-    // SAFETY: the caller's promise.
+    // SAFETY: `owners` points to `count` numbers or is null, as the caller promises.
     let Some(placement) = (unsafe { placement_of(placement) }) else {
         die(
             EXIT_OWN,
@@ -262,7 +264,7 @@ pub unsafe extern "C" fn dsm_alloc(size: usize, placement: DsmPlacement) -> *mut
     match make("dsm_alloc", Event::Alloc { pages: pages_of(size), placement: &placement }) {
         Outcome::Allocated { first } => std::ptr::with_exposed_provenance_mut(live.address_of(first)),
         _ => {
-            // SAFETY: errno is this thread's own.
+            // SAFETY: `__errno_location` returns a valid pointer to this thread's own errno.
             unsafe { *libc::__errno_location() = libc::ENOMEM };
             std::ptr::null_mut()
         }
@@ -315,12 +317,13 @@ pub unsafe extern "C" fn dsm_reduce(operation: c_int, values: *mut c_void, count
     if count > VALUES_MAX {
         refuse("dsm_reduce", Misuse::BadReduction(count));
     }
-    // The values are copied before and after the call: they may lie in shared memory, where faults are not resolved
-    // during a call. SAFETY: the caller promises `count` numbers.
+    // The values are copied before and after the call. They may lie in shared memory, where faults are not resolved
+    // during a call.
+    // SAFETY: `values` points to `count` numbers, as the caller promises.
     let mine: Vec<u64> = (0..count).map(|n| unsafe { values.cast::<u64>().add(n).read_unaligned() }).collect();
     if let Outcome::Reduced { values: all } = make("dsm_reduce", Event::Reduce { reduction, values: &mine }) {
         for (n, value) in all.into_iter().enumerate().take(count) {
-            // SAFETY: as above.
+            // SAFETY: `values` points to `count` numbers, as the caller promises, and `n` is below `count`.
             unsafe { values.cast::<u64>().add(n).write_unaligned(value) };
         }
     }
@@ -333,6 +336,7 @@ pub unsafe extern "C" fn dsm_reduce(operation: c_int, values: *mut c_void, count
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dsm_stats(stats: *mut DsmStats) {
     let counts = DsmStats::of(&live("dsm_stats").counts());
-    // SAFETY: the caller's promise. Written after the engine's lock is released, since it may lie in shared memory.
+    // SAFETY: `stats` points to a `struct dsm_stats`, as the caller promises. It may lie in shared memory, so it is
+    // written after the engine is unlocked.
     unsafe { stats.write(counts) };
 }

@@ -1,6 +1,6 @@
 //! The process of one measured run, whose memory is far. It fills a region, reaches the steady state, times the
-//! pattern, and checks every word. The help does not show it: `hanare bench paging` starts it, with its settings in the
-//! environment.
+//! pattern, and checks every word. `hanare bench paging` starts it, with its settings in the environment. The help does
+//! not show it.
 
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,7 @@ pub(crate) enum ChildError {
     /// The end of the starter cannot be noticed.
     #[error("cannot bind this process to the one that measures: {0}; run 'hanare bench paging'")]
     Starter(rustix::io::Errno),
-    /// No line came from the starter.
+    /// The starter sent no line.
     #[error("nobody said when to begin: {0}; run 'hanare bench servers'")]
     Word(std::io::Error),
     /// The figures could not be printed.
@@ -82,15 +82,17 @@ pub(crate) enum ChildError {
     Tell(#[from] serde_json::Error),
 }
 
-/// The figures of a run, which its starter receives as one line of JSON. Counters cover the timed part only, except for
+/// The figures of a run. Its starter receives them as one line of JSON. Counters cover the timed part only, except for
 /// the peak.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Run {
     pub(super) seconds: f64,
     pub(super) touches: u64,
-    /// Percentiles of the times of accesses that faulted, as the program sees them. Only for the random pattern.
+    /// Percentiles 50, 90 and 99 of the times of accesses that faulted, in microseconds, as the program sees them.
+    /// `None` if the pattern is not random.
     pub(super) fault_us: Option<[f64; 3]>,
-    /// Percentiles of the times of faults as the pager sees them, from the trap to its end.
+    /// Percentiles 50, 90 and 99 of the times of faults, in microseconds, as the pager sees them: from the trap to its
+    /// end.
     pub(super) handler_us: Option<[f64; 3]>,
     pub(super) faults: u64,
     pub(super) faults_first_write: u64,
@@ -106,7 +108,7 @@ pub(super) struct Run {
 
 /// Measures one run and prints its figures on stdout.
 pub(super) fn child(args: &ChildArgs) -> Result<u8, ChildError> {
-    // If the starter is killed, the memory server ends with it, so there is nothing left to measure.
+    // If the starter is killed, the memory server ends too. Then nothing is left to measure, so this process is killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(ChildError::Starter)?;
     far::start(&Settings::from_env()?)?;
@@ -132,8 +134,9 @@ pub(super) fn child(args: &ChildArgs) -> Result<u8, ChildError> {
     Ok(0)
 }
 
-/// For reading: one pass, after which all evicted pages are clean and the server holds them. For rewriting: passes
-/// until the bytes written back equal the bytes fetched, because then every page is dirty when it is evicted.
+/// Accesses all pages until the steady state. For reading this is one pass: afterwards evicted pages are clean, and the
+/// server holds them. For rewriting, passes go on until at least 90 % as many bytes are written back as fetched. Then
+/// nearly every page is dirty when it is evicted.
 fn reach_steady_state(words: &mut Words, rewrite: bool) -> Result<(), Mismatch> {
     for pass in 1..=PASSES_MAX {
         let before = snapshot();
@@ -184,7 +187,7 @@ fn timed(walk: &Walk, words: &mut Words, rewrite: bool, pause: Duration) -> Resu
     Ok(run)
 }
 
-/// The differences between the counters.
+/// Returns the differences between the counters before and after the timed part.
 fn figures(before: &Snapshot, after: Snapshot) -> Run {
     let arrivals = |seen: &Snapshot| {
         seen.faults_read + seen.faults_write + seen.faults_zero + seen.faults_rescued + seen.faults_waited
@@ -211,8 +214,8 @@ fn figures(before: &Snapshot, after: Snapshot) -> Run {
     }
 }
 
-/// Percentiles 50, 90 and 99 of the accesses that faulted. An access that faults is slower than one that does not, so
-/// the `faults` slowest ones are those that faulted.
+/// Returns percentiles 50, 90 and 99 of the accesses that faulted. An access that faults is slower than one that does
+/// not. So the `faults` slowest accesses are those that faulted.
 fn slowest_us(mut touches_ns: Vec<u32>, faults: u64) -> Option<[f64; 3]> {
     touches_ns.sort_unstable();
     let first = touches_ns.len() - touches_ns.len().min(faults as usize);

@@ -54,7 +54,7 @@ pub(crate) enum DsmError {
     /// Starting ranks, or using a socket or a file, failed.
     #[error("cannot measure shared memory: {0}; see that processes and local sockets can be made")]
     System(#[from] std::io::Error),
-    /// The ranks failed. Their message is included.
+    /// The ranks failed, and have printed the reason.
     #[error("the ranks of '{0}' failed; see what they said above")]
     Ranks(String),
     /// The ranks' figures could not be parsed.
@@ -94,7 +94,7 @@ fn rank_counts(ranks_max: u16) -> impl Iterator<Item = u16> {
     (1..=8).map(|power| 1 << power).take_while(move |ranks| *ranks <= ranks_max)
 }
 
-/// The figures in the order of the report.
+/// Returns the names of the figures, in the order of the report.
 fn names(ranks_max: u16) -> Vec<String> {
     let mut names: Vec<String> =
         ["trap_thread_us", "unix_rtt_4k_us", "memcpy_4k_us", "fault_floor_us"].map(String::from).into();
@@ -127,7 +127,7 @@ fn names(ranks_max: u16) -> Vec<String> {
 const TRANSFERS: [&str; 2] = ["message", "zero_copy"];
 const PROTOCOLS: [&str; 2] = ["invalidate", "update"];
 
-/// One run: the floors, then every figure, then their ratios.
+/// Makes one run: measures the floors and then every figure, and adds the ratios.
 fn once(args: &DsmArgs) -> Result<Figures, DsmError> {
     let mut run = Figures::new();
     let mut floors = Floors::default();
@@ -176,7 +176,7 @@ fn compare(run: &mut Figures, ranks_max: u16) {
     }
 }
 
-/// Runs one part on `ranks` ranks.
+/// Runs one part on `ranks` ranks. Returns its figures.
 fn launch(ranks: u16, protocol: &str, transfer: &str, part: &str) -> Result<Figures, DsmError> {
     let this = std::env::current_exe()?;
     let mut command = Command::new(&this);

@@ -18,7 +18,7 @@ const PAGES: usize = 64;
 const ROUNDS: usize = 15;
 /// Empty barriers timed.
 const BARRIERS: usize = 200;
-/// Distance between two words of a page of scattered writes, in bytes.
+/// Distance between two words in a page that is written in scattered words, in bytes.
 const SCATTERED: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -41,10 +41,10 @@ pub(crate) struct RankArgs {
 /// Why a rank measured nothing.
 #[derive(Debug, Error)]
 pub(crate) enum RankError {
-    /// Its environment is invalid.
+    /// The rank's environment is invalid.
     #[error(transparent)]
     Job(#[from] JobError),
-    /// It could not connect to the others.
+    /// The rank could not connect to the other ranks.
     #[error("{0}")]
     Start(String),
     /// A call of shared memory failed.
@@ -58,9 +58,9 @@ pub(crate) enum RankError {
     Wrong {
         /// The page.
         page: usize,
-        /// Its contents.
+        /// The value that the page holds.
         found: u32,
-        /// The expected contents.
+        /// The value that the page should hold.
         expected: u32,
     },
 }
@@ -68,7 +68,7 @@ pub(crate) enum RankError {
 /// The medians of one launch, in microseconds.
 pub(super) type Figures = BTreeMap<String, f64>;
 
-/// Measures. Rank 0 prints the figures as one JSON object.
+/// Measures one part. Rank 0 prints the figures as one JSON object.
 pub(crate) fn rank(args: &RankArgs) -> Result<u8, RankError> {
     let live =
         Live::start(Job::from_env(|name| std::env::var(name).ok())?).map_err(|error| RankError::Start(error.why))?;
@@ -92,7 +92,7 @@ struct Bench {
     figures: Figures,
 }
 
-/// The time of one call, in microseconds.
+/// Returns the time of one call, in microseconds.
 fn timed(what: impl FnOnce() -> Result<(), RankError>) -> Result<f64, RankError> {
     let began = Instant::now();
     what()?;
@@ -118,13 +118,14 @@ impl Bench {
         Ok(())
     }
 
-    /// A memory barrier's time, in microseconds, from the moment when all ranks have arrived and run.
+    /// Returns the time of a memory barrier, in microseconds. A reduction right before the barrier waits until all
+    /// ranks have arrived.
     fn barrier_us(&self) -> Result<f64, RankError> {
         self.live.call(Event::Reduce { reduction: Reduction::MaxI64, values: &[0] })?;
         timed(|| self.barrier())
     }
 
-    /// The sum of a number over all ranks.
+    /// Returns the sum of a number over all ranks.
     fn sum(&self, number: u64) -> Result<f64, RankError> {
         match self.live.call(Event::Reduce { reduction: Reduction::SumI64, values: &[number] })? {
             Outcome::Reduced { values } => Ok(values.first().copied().unwrap_or(0) as f64),
@@ -132,7 +133,7 @@ impl Bench {
         }
     }
 
-    /// The median time of an empty barrier of all ranks, in microseconds.
+    /// Returns the median time of an empty barrier of all ranks, in microseconds.
     fn empty_barrier_us(&self, count: usize) -> Result<f64, RankError> {
         self.barrier()?;
         let mut times = Vec::with_capacity(count);
@@ -148,7 +149,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Read faults, write faults, and flushes of pages with one and with 256 dirty words.
+    /// Measures read faults, write faults, and flushes of pages with one and with 256 dirty words.
     fn faults(&mut self) -> Result<(), RankError> {
         let base = self.alloc(PAGES, Rank(1))?;
         let empty_us = self.empty_barrier_us(BARRIERS)?;
@@ -166,8 +167,8 @@ impl Bench {
                     2 => &mut |page| misses.extend(time_store(base + page * PAGE, round as u32 + 1)),
                     _ => &mut |page| reads.extend(time_load(base + page * PAGE)),
                 };
-                // In descending order, because a fault also brings the pages after the faulting one, if they are
-                // absent.
+                // The order is descending. A fault also fetches the pages behind the faulting one, so in ascending
+                // order few accesses would fault.
                 (0..PAGES).rev().for_each(access);
                 let after = self.live.counts();
                 shares.push((after.share_ns - before.share_ns) as f64 / 1e3 / PAGES as f64);
@@ -193,8 +194,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Barriers in which rank 0 updates one page, and many pages, of rank 1. The single page comes first, while no
-    /// others are shared.
+    /// Measures barriers in which rank 0 updates one page and many pages of which rank 1 has copies. The single page is
+    /// measured first, while no other pages are shared.
     fn updates(&mut self) -> Result<(), RankError> {
         let empty_us = self.empty_barrier_us(BARRIERS)?;
         let (one, _) = self.update_rounds(1, empty_us)?;
@@ -207,8 +208,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Rounds in which rank 0 writes `pages` pages that rank 1 has. Returns the cost of each page, and the part of it
-    /// spent sending and receiving.
+    /// Measures rounds in which rank 0 writes `pages` pages of which rank 1 has copies. Returns the time per page of
+    /// each round, and the part of it for sending and receiving, in microseconds.
     fn update_rounds(&mut self, pages: usize, empty_us: f64) -> Result<(Vec<f64>, Vec<f64>), RankError> {
         let base = self.alloc(pages, Rank(0))?;
         let (mut whole, mut parts) = (Vec::new(), Vec::new());
@@ -232,7 +233,7 @@ impl Bench {
     }
 }
 
-/// Checks that every page holds what its writer wrote in this round.
+/// Checks that every page holds the value that was written in this round.
 fn check(base: usize, pages: usize, expected: u32) -> Result<(), RankError> {
     let wrong = (0..pages).map(|page| (page, load(base + page * PAGE + 8))).find(|(_, found)| *found != expected);
     wrong.map_or(Ok(()), |(page, found)| Err(RankError::Wrong { page, found, expected }))
@@ -240,13 +241,13 @@ fn check(base: usize, pages: usize, expected: u32) -> Result<(), RankError> {
 
 fn load(addr: usize) -> u32 {
     let word: *const u32 = std::ptr::with_exposed_provenance(addr);
-    // SAFETY: only called for aligned addresses of the allocation that this process shares.
+    // SAFETY: callers pass only aligned addresses in the allocation of shared memory, which is mapped in this process.
     unsafe { word.read_volatile() }
 }
 
 fn store(addr: usize, value: u32) {
     let word: *mut u32 = std::ptr::with_exposed_provenance_mut(addr);
-    // SAFETY: as in `load`.
+    // SAFETY: callers pass only aligned addresses in the allocation of shared memory, which is mapped in this process.
     unsafe { word.write_volatile(value) };
 }
 
@@ -266,7 +267,7 @@ fn time_store(addr: usize, value: u32) -> Option<f64> {
     .ok()
 }
 
-/// Writes 256 words of a page, no two of them adjacent. The word by which pages are checked is not among them.
+/// Writes 256 words of a page, no two of them adjacent. The word that `check` reads is not among them.
 fn scatter(page: usize, value: u32) {
     (0..PAGE).step_by(SCATTERED).for_each(|at| store(page + at, value + 77));
 }

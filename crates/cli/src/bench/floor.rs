@@ -10,7 +10,7 @@ use super::sheet::Sheet;
 use super::traps::{self, TrapError};
 use super::{links, paging};
 
-/// Every floor, in the order of the report.
+/// The names of all floors, in the order of the report.
 const NAMES: [&str; 21] = [
     "trap_us",
     "trap_thread_us",
@@ -81,7 +81,7 @@ impl Floors {
         self.0.push((name, figure));
     }
 
-    /// A floor; `None` where this machine lacks the feature.
+    /// Returns a floor. `None` if this machine lacks the feature.
     pub(super) fn get(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, figure)| *figure)
     }
@@ -115,8 +115,8 @@ pub(super) fn floor(args: &FloorArgs) -> Result<u8, FloorError> {
     Ok(0)
 }
 
-/// The median time of `count` operations, each timed by itself, in microseconds. The median ignores interruptions. The
-/// cost of reading the clock is subtracted.
+/// Returns the median time of `count` operations, in microseconds. Each operation is timed by itself, so that rare
+/// interruptions do not change the median. The cost of reading the clock is subtracted.
 pub(super) fn median_us<E>(count: usize, operation: impl FnMut(usize) -> Result<(), E>) -> Result<f64, E> {
     median_within_us(Duration::MAX, count, operation)
 }

@@ -1,5 +1,5 @@
-//! The cost of links: two threads on plain nonblocking sockets, both polling, and the memory copy that replaces a link
-//! on one host. Hanare's own protocol is not involved, so these are floors.
+//! The cost of links. Two threads poll on plain nonblocking sockets. A memory copy is measured too, because it replaces
+//! a link on one host. Hanare's own protocol is not involved, so these figures are floors.
 
 use std::convert::Infallible;
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,9 +12,9 @@ use super::floor::{Floors, median_us, median_within_us};
 const REQUEST_BYTES: usize = 64;
 const CHUNK_BYTES: usize = 1 << 20;
 const STREAM_BYTES: usize = 512 << 20;
-/// Buffer size of the sockets, in bytes: what Hanare's links ask for.
+/// Buffer size of the sockets, in bytes. Hanare's links request the same size.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
-/// Attempts between two checks of the clock. After each check, other threads may run.
+/// Failed attempts between two checks of the clock. Before each check, the thread yields to other threads.
 const SPINS: u32 = 256;
 /// The longest time for one figure. A busy machine gives fewer samples instead of a longer wait.
 const TIME_MAX: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ fn unix_pair() -> io::Result<(UnixStream, UnixStream)> {
     let (near, far) = UnixStream::pair()?;
     for end in [&near, &far] {
         end.set_nonblocking(true)?;
-        // If these sizes are refused, the system's defaults stay, as for Hanare's links.
+        // Ignored: if these sizes are refused, the system's defaults stay, as for Hanare's links.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(end, SOCKET_BUFFER_BYTES);
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(end, SOCKET_BUFFER_BYTES);
     }
@@ -86,7 +86,7 @@ fn both<S: Stream, T>(
         drop(near);
         let Err(ended) = answerer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let closed = [ErrorKind::UnexpectedEof, ErrorKind::BrokenPipe, ErrorKind::ConnectionReset];
-        // If both failed, the asker's error is the cause: the other thread only saw its peer close.
+        // If both failed, the asker's error is the cause. The other thread only saw that its peer had closed.
         if asked.is_err() || closed.contains(&ended.kind()) { asked } else { Err(ended) }
     })
 }
@@ -107,8 +107,8 @@ fn round_trip_us<S: Stream>(pair: (S, S), reply_bytes: usize, rounds: usize) -> 
     })
 }
 
-/// Sends a stream out of and into `around` bytes, again and again, a chunk at a time. With `around` larger than the
-/// caches, it resembles a stream of pages that were not accessed for long.
+/// Returns the rate of a stream, in GB/s. Both ends go through `around` bytes again and again, one chunk at a time. If
+/// `around` is larger than the caches, the stream resembles one of pages that were not accessed for long.
 fn stream_gb_per_s<S: Stream>(pair: (S, S), around: usize) -> io::Result<f64> {
     let answer = move |far: &mut S| {
         let bytes = vec![1; around];
@@ -152,7 +152,7 @@ fn receive(stream: &mut impl Read, mut bytes: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A bounded spin: yields to other threads now and then, and gives up after [`SILENCE_MAX`].
+/// A bounded spin. It yields to other threads now and then, and gives up after [`SILENCE_MAX`].
 #[derive(Default)]
 struct Patience {
     spins: u32,
@@ -176,7 +176,7 @@ impl Patience {
     }
 }
 
-/// Copies pages that no cache holds, as the same-host link does instead of a request.
+/// Measures copies of pages that no cache holds. The same-host link makes such copies instead of requests.
 fn copies(floors: &mut Floors) {
     const SMALL: usize = 4 << 10;
     const LARGE: usize = 2 << 20;

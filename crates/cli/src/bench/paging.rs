@@ -1,8 +1,8 @@
 //! `hanare bench paging`: the pager on a pattern of accesses, compared with the floors of this machine.
 //!
 //! Each run has a memory server and a process of its own, because a process can start far memory only once. The server
-//! ends with this process in any case: a private server notices the end of a pipe, and the other kinds are threads of
-//! this process.
+//! always ends with this process. A private server notices the end of a pipe, and a TCP server is a thread of this
+//! process.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -112,7 +112,7 @@ impl LinkKind {
         }
     }
 
-    /// The floor for fetching 4 KiB over it.
+    /// Returns the name of the floor for fetching 4 KiB over this link.
     fn floor_name(self) -> &'static str {
         match self {
             LinkKind::Direct => "memcpy_4k_us",
@@ -130,9 +130,9 @@ pub(crate) enum PagingError {
         "--size {size} and --stride {stride}: both must be multiples of 4K, and the stride no larger than the size"
     )]
     Shape {
-        /// Size in bytes.
+        /// The value of `--size`.
         size: String,
-        /// Stride in bytes.
+        /// The value of `--stride`.
         stride: String,
     },
     /// The settings are invalid.
@@ -156,12 +156,12 @@ pub(crate) enum PagingError {
     /// The measured process was killed.
     #[error("the measured process ended ({0}) and printed no figures; run it again")]
     Ended(ExitStatus),
-    /// Its figures could not be parsed.
+    /// The figures of the measured process could not be parsed.
     #[error("the measured process printed no figures ({0}); reinstall hanare")]
     Figures(#[from] serde_json::Error),
 }
 
-/// Measures and prints. A measured process that fails has printed the reason; its exit code is returned.
+/// Measures and prints. If a measured process fails, it has printed the reason, and its exit code is returned.
 pub(super) fn paging(args: &PagingArgs) -> Result<u8, PagingError> {
     let settings = settings(args)?;
     let (mut floors, mut runs) = (Vec::new(), Vec::new());
@@ -196,17 +196,18 @@ fn settings(args: &PagingArgs) -> Result<Settings, PagingError> {
     Ok(settings)
 }
 
-/// A memory server for one run. It ends when this is dropped.
+/// A memory server for one run. It ends when this value is dropped.
 pub(super) enum Lender {
-    /// A process of its own.
+    /// The server is a process of its own.
     Private(Private),
-    /// A thread of this process, which `drop` ends.
+    /// The server is a thread of this process, which `drop` ends.
     Thread { endpoint: Endpoint, stop: StopHandle, life: Option<JoinHandle<()>> },
 }
 
 impl Lender {
     pub(super) fn start(link: LinkKind, bytes: u64) -> Result<Self, PagingError> {
-        // Room for whole slots, and some more, because pages are freed a little later than new ones are taken.
+        // The server needs room for whole slots. It needs some more room, because pages are freed a little later than
+        // new pages are stored.
         let memory = bytes + bytes / 8 + (64 << 20);
         if link != LinkKind::Tcp {
             let command = std::env::current_exe().map_err(PagingError::Spawn)?;
@@ -221,7 +222,7 @@ impl Lender {
         Ok(Lender::Thread { endpoint, stop, life: Some(life) })
     }
 
-    /// Its address, if it listens on TCP.
+    /// Returns the server's address. `None` if the server does not listen on TCP.
     pub(super) fn endpoint(&self) -> Option<Endpoint> {
         match self {
             Lender::Private(_) => None,
@@ -246,18 +247,18 @@ impl Drop for Lender {
     fn drop(&mut self) {
         if let Lender::Thread { stop, life, .. } = self {
             stop.stop();
-            // If the server panicked, the panic was reported on stderr.
+            // Ignored: if the server panicked, the panic was reported on stderr.
             let _ = life.take().map(JoinHandle::join);
         }
     }
 }
 
-/// The figures of one run, or the exit code of a measured process that failed and printed the reason.
+/// Makes one run. Returns its figures, or the exit code of a measured process that failed and printed the reason.
 fn one_run(args: &PagingArgs, settings: &Settings) -> Result<Result<Run, u8>, PagingError> {
     let lender = Lender::start(args.link, args.size)?;
     let mut settings = settings.clone();
     lender.configure(args.link, &mut settings);
-    // The variables that `hanare run` would give a program.
+    // The measured process receives the variables that `hanare run` would set for a program.
     let (counters, stats) = Stats::create()?;
     rustix::io::fcntl_setfd(&counters, rustix::io::FdFlags::empty())
         .map_err(|errno| PagingError::Spawn(errno.into()))?;
@@ -324,7 +325,7 @@ fn sheet(args: &PagingArgs, settings: &Settings, floors: &[Floors], runs: &[Run]
     sheet
 }
 
-/// The ratio of each run to the floors measured right before it.
+/// Adds the ratios of each run to the floors measured right before it.
 fn ratios(args: &PagingArgs, floors: &[Floors], runs: &[Run], sheet: &mut Sheet) {
     let pairs = || runs.iter().zip(floors);
     for (ratio, floor) in

@@ -2,9 +2,9 @@
 
 use clap::ValueEnum;
 
-/// Passes of the strided pattern before the timed ones.
+/// Number of passes of the strided pattern before the timed passes.
 const STRIDED_PASSES_WARMING: u64 = 8;
-/// The unit of an access: one word of each such page, in bytes.
+/// Bytes of an OS page. Each access uses one word of an OS page.
 pub(super) const OS_PAGE: u64 = 4 << 10;
 
 const SEQUENTIAL_PASSES: u64 = 2;
@@ -36,16 +36,16 @@ impl Pattern {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walk {
     pub(super) pattern: Pattern,
-    /// OS pages of the region.
+    /// Number of OS pages in the region.
     pub(super) pages: u64,
-    /// OS pages from one access to the next.
+    /// Number of OS pages from one access to the next, in the strided pattern.
     pub(super) stride_pages: u64,
-    /// Accesses of the random pattern.
+    /// Number of accesses in the random pattern.
     pub(super) random_touches: u64,
 }
 
 impl Walk {
-    /// The page numbers of the timed accesses.
+    /// Returns the page numbers of the timed accesses.
     pub(super) fn timed(&self) -> impl Iterator<Item = u64> + use<> {
         let touches = match self.pattern {
             Pattern::Seq => SEQUENTIAL_PASSES * self.pages,
@@ -55,11 +55,11 @@ impl Walk {
         self.random(touches, SEED)
     }
 
-    /// The page numbers of the accesses before the timed ones, from which the pager learns the pattern: some passes, or
-    /// a quarter of the number of timed accesses.
+    /// Returns the page numbers of the accesses before the timed ones. The pager learns the pattern from these
+    /// accesses.
     pub(super) fn warming(&self) -> impl Iterator<Item = u64> + use<> {
         let touches = match self.pattern {
-            // The passes that reach the steady state already follow this pattern.
+            // The passes that reach the steady state follow this pattern already.
             Pattern::Seq => 0,
             Pattern::Rand => self.random_touches / 4,
             Pattern::Stride => STRIDED_PASSES_WARMING * self.in_a_pass(),
@@ -82,7 +82,7 @@ impl Walk {
     }
 }
 
-/// A well mixed word for every number (the finalizer of splitmix64).
+/// Returns a well mixed word for a number (the finalizer of splitmix64).
 pub(super) fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

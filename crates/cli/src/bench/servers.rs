@@ -1,8 +1,8 @@
 //! `hanare bench servers`: how a greedy client slows the other clients of a memory server.
 //!
 //! Modest clients are processes with far memory that access their pages at random, with a pause between accesses. The
-//! greedy client has a session of its own and reads and writes the longest ranges, with a full pipeline of requests.
-//! The modest clients are measured alternately without it and with it.
+//! greedy client has a session of its own and reads and writes the longest ranges without a pause. The modest clients
+//! are measured alternately without and with the greedy client.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -21,9 +21,9 @@ use super::paging::{Lender, LinkKind, PagingError, runs};
 use super::pattern::OS_PAGE;
 use super::sheet::Sheet;
 
-/// Requests that the greedy client keeps in flight on each of its connections.
+/// Number of read requests that the greedy client keeps in flight.
 const GREEDY_DEPTH: u64 = 64;
-/// Number of distinct ranges that it requests.
+/// Number of distinct ranges that the greedy client reads and writes.
 const GREEDY_RANGES: u64 = 16;
 
 const EXAMPLES: &str = "\
@@ -97,7 +97,7 @@ impl From<ServerError> for ServersError {
     }
 }
 
-/// A process of this benchmark; killed when dropped.
+/// A process of this benchmark. It is killed when this value is dropped.
 struct Client {
     child: Child,
     input: Option<ChildStdin>,
@@ -165,7 +165,8 @@ pub(super) fn servers(args: &ServersArgs) -> Result<u8, ServersError> {
     Ok(0)
 }
 
-/// Runs `clients` modest clients at once. With a greedy one beside them, also returns its rate in GB/s.
+/// Runs `clients` modest clients at once. With a greedy client beside them, also returns the rate at which the server
+/// reads and writes for all clients, in GB/s.
 fn together(
     args: &ServersArgs,
     endpoint: &Endpoint,
@@ -230,7 +231,7 @@ fn median_of(runs: &[Run], percentile: usize) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Sends requests at the highest rate of one session, until it is killed.
+/// Runs the greedy client: sends requests as fast as one session allows, until it is killed.
 pub(super) fn greedy(args: &GreedyArgs) -> Result<u8, ServersError> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|errno| ServersError::Client(errno.into()))?;

@@ -11,7 +11,8 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// `None` for no figures. The median of an even number is the mean of the two in the middle.
+    /// Returns the median and extremes of the figures. `None` if there are none. The median of an even number of
+    /// figures is the mean of the two in the middle.
     pub(super) fn of(mut figures: Vec<f64>) -> Option<Self> {
         figures.sort_by(f64::total_cmp);
         let (min, max) = (*figures.first()?, *figures.last()?);
@@ -50,7 +51,7 @@ impl Sheet {
         self.0.push((name.to_owned(), Value::Flag(flag)));
     }
 
-    /// Adds the spread of a figure. Without figures it is marked absent.
+    /// Adds the spread of a figure. Marks the figure as absent if `figures` is empty.
     pub(super) fn spread(&mut self, name: &str, figures: Vec<f64>) {
         self.0.push((name.to_owned(), Spread::of(figures).map_or(Value::Absent, Value::Spread)));
     }

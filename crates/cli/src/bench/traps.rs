@@ -21,7 +21,7 @@ const PAGE: usize = 4 << 10;
 const HUGE: usize = 2 << 20;
 /// Pages accessed for one figure.
 const PAGES: usize = 2048;
-/// Ranges dropped in one call.
+/// Number of ranges that are dropped in one call.
 const DROPPED_TOGETHER: usize = 64;
 const SIGBUS_NUMBER: i32 = signal_hook::consts::SIGBUS;
 const MISSING: RegisterMode = RegisterMode { missing: true, wp: false, minor: false };
@@ -81,7 +81,7 @@ fn done(what: &'static str, result: IoctlResult) -> Result<(), TrapError> {
     result.errno.map_or(Ok(()), |errno| Err(TrapError::Refused { what, errno: Errno(errno) }))
 }
 
-/// A region whose missing pages trap, and one page of bytes to resolve them with.
+/// A region whose missing pages trap, and one page of bytes that resolves the traps.
 struct Trapped {
     uffd: Uffd,
     far: Mapping,
@@ -96,7 +96,7 @@ impl Trapped {
         let source = Mapping::anonymous(PAGE)?;
         write(source.addr());
         let trapped = Self { uffd, far, source };
-        // A pager that has run for a while has page tables and free pages, so they are prepared here, too.
+        // Page tables and free pages are prepared here. A pager that has run for a while has them too.
         (0..PAGES).try_for_each(|page| done("COPY", trapped.copy_to(trapped.page(page))))?;
         trapped.drop_pages()?;
         Ok(trapped)
@@ -107,7 +107,7 @@ impl Trapped {
     }
 
     fn copy_to(&self, addr: usize) -> IoctlResult {
-        // SAFETY: only called for pages of `far`, which no other code uses; `source` holds a page.
+        // SAFETY: callers pass only pages of `far`, which no other code uses. `source` holds a page.
         unsafe { self.uffd.copy(addr, self.source.addr(), PAGE, CopyMode::default()) }
     }
 
@@ -121,19 +121,19 @@ impl Trapped {
 
     /// Makes every page missing.
     fn drop_pages(&self) -> Result<(), TrapError> {
-        // SAFETY: the contents are not needed any more.
+        // SAFETY: `far` owns the range, and its contents are not needed any more.
         unsafe { map::advise(self.far.addr(), self.far.len(), Advice::DontNeed) }
             .map_err(|errno| TrapError::Refused { what: "accesses", errno })
     }
 }
 
-/// The time of the COPY request alone.
+/// Returns the time of a COPY request alone, in microseconds.
 fn copies(features: &Features) -> Result<f64, TrapError> {
     let trapped = Trapped::new(features, 0)?;
     median_us(PAGES, |page| done("COPY", trapped.copy_to(trapped.page(page))))
 }
 
-/// Never freed, because the handler may read it at any time.
+/// The region that the SIGBUS handler resolves. It is never freed, because the handler may read it at any time.
 static SIGBUS: OnceLock<Trapped> = OnceLock::new();
 
 fn resolve(fault: FaultInfo) -> Verdict {
@@ -147,7 +147,7 @@ fn resolve(fault: FaultInfo) -> Verdict {
 
 fn sigbus_touches_us(features: &Features) -> Result<f64, TrapError> {
     if SIGBUS.get().is_none() {
-        // Only one thread accesses these pages, so no other can have resolved the fault already.
+        // Ignored: only one thread measures, so no other thread can have set the region.
         let _ = SIGBUS.set(Trapped::new(features, feature::SIGBUS)?);
     }
     let Some(trapped) = SIGBUS.get() else { return Ok(0.0) };
@@ -157,7 +157,8 @@ fn sigbus_touches_us(features: &Features) -> Result<f64, TrapError> {
     accessed
 }
 
-/// A handler thread on the CPU of the accessing thread. It sleeps until the access.
+/// Returns the time of an access that a handler thread resolves, in microseconds. The handler thread runs on the CPU of
+/// the accessing thread, and sleeps until the access.
 fn thread_touches_us(features: &Features) -> Result<f64, TrapError> {
     let trapped = Trapped::new(features, 0)?;
     let cpu = thread::current_cpu();
@@ -211,16 +212,17 @@ fn moves(
     let pool = Mapping::reserve(size * count, HUGE)?;
     let advice = if size == HUGE { Advice::HugePage } else { Advice::NoHugePage };
     for mapping in [&region, &pool] {
-        // SAFETY: the advice changes no contents. If it is refused, moves are slower.
+        // SAFETY: `mapping` owns the range, and the advice changes no contents. If the advice is refused, moves are
+        // only slower.
         let _ = unsafe { map::advise(mapping.addr(), mapping.len(), advice) };
     }
-    // This must precede the registration of the pool: after that, a missing page would trap.
+    // This must precede the registration of the pool. After the registration, a missing page would trap.
     (0..pool.len()).step_by(PAGE).for_each(|at| write(pool.addr() + at));
     uffd.register(region.addr(), region.len(), MISSING)?;
     uffd.register(pool.addr(), pool.len(), MISSING)?;
     let step = |to: &Mapping, from: &Mapping, round: usize| {
         let (to, from) = (to.addr() + round * size, from.addr() + round * size);
-        // SAFETY: both belong to this function, and no other code uses them.
+        // SAFETY: both ranges lie in mappings of this function, which no other code uses.
         done("MOVE", unsafe { uffd.move_pages(to, from, size, MoveMode::default()) })
     };
     floors.put(name_in, median_us(count, |round| step(&region, &pool, round))?);
@@ -229,13 +231,13 @@ fn moves(
     torn.map_or(Ok(()), |addr| Err(TrapError::Torn { addr }))
 }
 
-/// The time of each small page when a call drops many.
+/// Returns the time per page of a call that drops many small pages, in microseconds.
 fn drops(features: &Features) -> Result<f64, TrapError> {
     const CALLS: usize = 32;
     let memory = Mapping::reserve(2 * CALLS * DROPPED_TOGETHER * PAGE, PAGE)?;
-    // SAFETY: the advice changes no contents.
+    // SAFETY: `memory` owns the range, and the advice changes no contents.
     let _ = unsafe { map::advise(memory.addr(), memory.len(), Advice::NoHugePage) };
-    // Every other page, so that no two ranges merge.
+    // Only every other page is used, so that no two ranges merge.
     let page = |number: usize| memory.addr() + 2 * number * PAGE;
     (0..CALLS * DROPPED_TOGETHER).for_each(|number| write(page(number)));
     let mut batch = DontNeedBatch::new(features.process_madvise);
@@ -246,7 +248,7 @@ fn drops(features: &Features) -> Result<f64, TrapError> {
             }
         }
         let mut refusal = None;
-        // SAFETY: the contents are not needed any more.
+        // SAFETY: the ranges in the batch lie in `memory`, and their contents are not needed any more.
         unsafe { batch.flush(|_, _, errno| refusal = Some(errno)) };
         refusal.map_or(Ok(()), |errno| Err(TrapError::Refused { what: "dropped pages", errno }))
     })?;
@@ -255,13 +257,13 @@ fn drops(features: &Features) -> Result<f64, TrapError> {
 
 fn read(addr: usize) -> u64 {
     let word: *const u64 = std::ptr::with_exposed_provenance(addr);
-    // SAFETY: only called for aligned addresses in mappings of this room.
+    // SAFETY: callers pass only aligned addresses in mappings of this module.
     unsafe { word.read_volatile() }
 }
 
-/// Stamps a page with its own address.
+/// Writes a page's address into its first word.
 fn write(addr: usize) {
     let word: *mut u64 = std::ptr::with_exposed_provenance_mut(addr);
-    // SAFETY: as in `read`.
+    // SAFETY: callers pass only aligned addresses in mappings of this module.
     unsafe { word.write_volatile(addr as u64) };
 }

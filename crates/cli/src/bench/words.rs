@@ -1,5 +1,5 @@
-//! The words of a region of far memory. Each is a function of its place and of the number of times it was rewritten. A
-//! lost, stale or misplaced page therefore shows wherever it is read.
+//! The words of a region of far memory. The value of each depends on its place and on how often it was rewritten. So a
+//! lost, stale or misplaced page is noticed when it is read.
 #![allow(unsafe_code, reason = "reads and writes far memory, which no Rust reference may cover")]
 
 use super::pattern::{OS_PAGE, mix};
@@ -15,18 +15,18 @@ pub(crate) struct Mismatch {
     found: u64,
 }
 
-/// Whole pages of far memory that this benchmark keeps for ever.
+/// Whole pages of far memory, which this benchmark never frees.
 pub(super) struct Words {
     base: usize,
-    /// How often each page's accessed word was rewritten. This vector is in near memory.
+    /// How often each page's accessed word was rewritten. This vector is in near memory, which never becomes far.
     rewritten: Vec<u32>,
 }
 
 impl Words {
-    /// Allocates them and writes every word; `None` when far memory is exhausted.
+    /// Allocates `pages` pages and writes every word. `None` if far memory is exhausted.
     pub(super) fn new(pages: u64) -> Option<Self> {
         let base = hanare::far::alloc((pages * OS_PAGE) as usize, OS_PAGE as usize);
-        // SAFETY: fresh far memory of this size, which is never freed.
+        // SAFETY: `base` is a new allocation of `pages` pages. It is never freed, and no other code uses it.
         (!base.is_null()).then(|| unsafe { Self::over(base.expose_provenance(), pages) })
     }
 
@@ -46,12 +46,12 @@ impl Words {
         self.rewritten.len() as u64
     }
 
-    /// The number of words.
+    /// Returns the number of words.
     pub(super) fn count(&self) -> u64 {
         self.pages() * WORDS_A_PAGE
     }
 
-    /// Reads and checks the accessed word of a page. Writes a new one if `rewrite` is set.
+    /// Reads and checks the accessed word of a page. Writes a new value to it if `rewrite` is set.
     #[inline]
     pub(super) fn access(&mut self, page: u64, rewrite: bool) -> Result<(), Mismatch> {
         let index = accessed_word(page);
@@ -79,7 +79,8 @@ impl Words {
     fn check(&self, index: u64, times: u64) -> Result<(), Mismatch> {
         let addr = self.addr(index);
         let word: *const u64 = std::ptr::with_exposed_provenance(addr);
-        // SAFETY: an aligned word inside the pages. If the page is far, the pager resolves the access.
+        // SAFETY: `addr` is an aligned word inside the pages of this value. If its page is far, the pager resolves the
+        // access.
         let found = unsafe { word.read_volatile() };
         let expected = value(index, times);
         if found == expected { Ok(()) } else { Err(Mismatch { addr, expected, found }) }
@@ -88,7 +89,8 @@ impl Words {
     #[inline]
     fn store(&self, index: u64, value: u64) {
         let word: *mut u64 = std::ptr::with_exposed_provenance_mut(self.addr(index));
-        // SAFETY: as in `check`.
+        // SAFETY: the address is an aligned word inside the pages of this value. If its page is far, the pager resolves
+        // the access.
         unsafe { word.write_volatile(value) };
     }
 
@@ -97,13 +99,13 @@ impl Words {
     }
 }
 
-/// The word of a page that accesses use. It varies from page to page, because equal offsets would all map to the same
-/// cache sets.
+/// Returns the index of the word of a page that accesses use. Its offset varies from page to page, because equal
+/// offsets would all map to the same cache sets.
 fn accessed_word(page: u64) -> u64 {
     page * WORDS_A_PAGE + mix(page) % WORDS_A_PAGE
 }
 
-/// The value of word `index` after `times` rewrites.
+/// Returns the value of word `index` after `times` rewrites.
 fn value(index: u64, times: u64) -> u64 {
     mix(index.wrapping_add(times << 40))
 }
@@ -116,7 +118,7 @@ mod tests {
     const PAGES: u64 = 16;
 
     fn words(memory: &Mapping) -> Words {
-        // SAFETY: the test's own memory, which outlives its words.
+        // SAFETY: `memory` has `PAGES` pages and outlives the words, and no other code uses it.
         unsafe { Words::over(memory.addr(), PAGES) }
     }
 

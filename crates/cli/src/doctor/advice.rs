@@ -4,12 +4,12 @@ use hanare_settings::Mode;
 use hanare_sys::features::{DeviceNode, Features, Thp};
 use hanare_sys::uffd::UffdAccess;
 
-/// Limit of mappings below which a run in sigsegv mode is likely to exceed it.
+/// The wanted limit on mappings (`vm.max_map_count`). A run in sigsegv mode probably exceeds a smaller limit.
 const MAPPINGS_WANTED: u64 = 1 << 20;
-/// Error of userfaultfd for user mode only, if a container's filter forbids it.
+/// Error number that a userfaultfd for user mode only returns if a container's filter forbids it.
 const EPERM: i32 = 1;
 
-/// One line for each measure, the most useful first, given the mode that a run chooses by itself.
+/// Returns one line for each measure, the most useful first. `chosen` is the mode that a run chooses by itself.
 pub(super) fn advice(features: &Features, chosen: Mode) -> Vec<String> {
     let mut lines = Vec::new();
     if !matches!(features.access, UffdAccess::Syscall | UffdAccess::Device) {
@@ -37,7 +37,7 @@ pub(super) fn advice(features: &Features, chosen: Mode) -> Vec<String> {
     lines
 }
 
-/// Ways to make system calls on far pages work. Any one of them is enough.
+/// Adds the ways to make system calls on far pages work. Any one way is enough.
 fn full_access(features: &Features, lines: &mut Vec<String>) {
     match features.device_node {
         DeviceNode::Present { permitted: false, .. } => lines.push(

@@ -1,4 +1,4 @@
-//! The store for pages that exceed `--local`: named memory servers or a private one.
+//! The backing store for pages that exceed `--local`: named memory servers or a private server.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -16,10 +16,11 @@ use thiserror::Error;
 use crate::run::servers::{self, ServersError};
 use crate::run::{choices, private_memory, spill_of, warn_of_memory};
 
-/// Default policy of ranks. In a loop over more pages than fit, the pages it keeps are used again.
+/// Default replacement policy of ranks. In a loop over more pages than fit, it keeps a part of the pages until they are
+/// used again.
 const DEFAULT_POLICY: &str = "lirs";
-/// The variables that name the store to the ranks. They are cleared first, because inherited ones would name servers of
-/// another run.
+/// The variables that name the backing store to the ranks. They are removed first, because inherited values would name
+/// servers of another run.
 const VARIABLES: [&str; 4] = ["HANARE_SERVERS", "HANARE_KEY_FILE", "HANARE_TIMEOUT", "HANARE_PRIVATE"];
 
 #[derive(Debug, Args)]
@@ -46,7 +47,7 @@ pub(super) struct ElsewhereArgs {
 }
 
 impl ElsewhereArgs {
-    /// If the user asked for a list of the policies or prefetchers, prints it. Returns whether the user did.
+    /// Prints the list of the policies or prefetchers, if the user asked for one. Returns whether the user did.
     pub(super) fn help(&self) -> bool {
         let asks = |flag: &Option<String>| flag.as_deref() == Some(choices::HELP);
         if asks(&self.policy) {
@@ -58,7 +59,7 @@ impl ElsewhereArgs {
     }
 }
 
-/// Why there is nowhere to evict pages to.
+/// The reason why there is no backing store for evicted pages.
 #[derive(Debug, Error)]
 pub(crate) enum ElsewhereError {
     /// A setting is invalid.
@@ -70,7 +71,7 @@ pub(crate) enum ElsewhereError {
     /// The machine's memory size is unknown.
     #[error("{0}; give --memory")]
     Memory(#[from] MemoryError),
-    /// The machine has less memory.
+    /// The machine has less memory than asked for.
     #[error(transparent)]
     TooMuch(#[from] TooMuch),
     /// A named server cannot be used.
@@ -81,16 +82,17 @@ pub(crate) enum ElsewhereError {
     Private(#[from] PrivateError),
 }
 
-/// Where pages go while the ranks run.
+/// The backing store while the ranks run.
 pub(super) enum Elsewhere {
-    /// Ranks keep all pages.
+    /// There is no backing store, because ranks keep all pages.
     Nowhere,
     Servers(Box<Settings>),
     Private(Private, Box<Settings>),
 }
 
 impl Elsewhere {
-    /// Opens what the flags name, or `HANARE_SERVERS` and its related variables.
+    /// Opens the backing store that the flags name, or that `HANARE_SERVERS` and its related variables name. Starts a
+    /// private server if none is named.
     pub(super) fn open(args: &ElsewhereArgs, local: Option<u64>, ranks: u16) -> Result<Self, ElsewhereError> {
         let Some(local) = local else { return Ok(Elsewhere::Nowhere) };
         let budget = Local::Bytes(local.saturating_mul(u64::from(ranks)));
@@ -127,7 +129,7 @@ impl Elsewhere {
         Ok(Elsewhere::Private(Private::start(&options)?, Box::new(settings)))
     }
 
-    /// Sets the variables of a rank's command.
+    /// Sets the variables that name the backing store to a rank.
     pub(super) fn set_variables(&self, command: &mut Command) {
         if !matches!(self, Elsewhere::Nowhere) {
             VARIABLES.iter().for_each(|name| _ = command.env_remove(name));

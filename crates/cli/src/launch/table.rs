@@ -1,10 +1,12 @@
-//! The counters of each rank as a table: the split of memory barriers and fault handlers as in the paper on SCASH.
+//! Prints the counters of each rank as a table. The times of memory barriers and fault handlers are split as in the
+//! paper on SCASH.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-/// A column: its heading, its key in the ranks' counters, and the divisor to its unit.
+/// The columns. Each has its heading, its key in the ranks' counters, and the divisor that converts the counter to its
+/// unit.
 const COLUMNS: [(&str, &str, f64); 17] = [
     ("barriers", "barriers", 1.0),
     ("barrier ms", "barrier_ns", 1e6),
@@ -25,8 +27,8 @@ const COLUMNS: [(&str, &str, f64); 17] = [
     ("back", "pages_back", 1.0),
 ];
 
-/// The table of the counters. `counts` is a JSON array with an object for each rank that reached its end. Barrier time
-/// includes update time, and fault time includes share time.
+/// Returns the table of the counters. `counts` is a JSON array with an object for each rank that reached
+/// `dsm_shutdown`. Barrier time includes update time, and fault time includes share time.
 pub(super) fn table(counts: &str, ranks: u16) -> String {
     let rows: Vec<Value> = serde_json::from_str(counts).unwrap_or_default();
     let mut out = format!("{:>5}", "rank");

@@ -7,7 +7,7 @@ use hanare_settings::{Info, names};
 /// The name that asks for a list of names.
 pub(crate) const HELP: &str = "help";
 
-/// The help of a flag that takes a name: the valid names and the default.
+/// Returns the help of a flag that takes a name: the valid names and the default.
 pub(crate) fn flag_help<T: ?Sized>(what: &str, all: &[&Info<T>], default: &str) -> String {
     format!("{what}: {}; with :PARAM=VALUE,... as '{HELP}' tells. Default: {default}", names(all))
 }

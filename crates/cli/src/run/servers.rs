@@ -29,7 +29,8 @@ pub(crate) enum ServersError {
     KeyName(PathBuf),
 }
 
-/// Completes a handshake with all of them at once. If several fail, returns the error of the first in their order.
+/// Completes a handshake with all named servers at once. If several fail, returns the error of the first one in the
+/// list.
 pub(crate) fn check(settings: &Settings) -> Result<(), ServersError> {
     let key = match &settings.key_file {
         Some(path) if path.to_str().is_none() => return Err(ServersError::KeyName(path.clone())),
@@ -55,7 +56,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), ServersError> {
             })
             .collect();
         asked.into_iter().try_for_each(|asker| match asker {
-            // A panic of such a thread is a bug, and it is passed on.
+            // A panic of one of these threads is a bug, so it is passed on.
             Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
             Err(endpoint) => ask(endpoint),
         })

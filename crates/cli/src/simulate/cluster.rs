@@ -76,7 +76,7 @@ pub(super) struct Chosen {
 }
 
 impl Chosen {
-    /// The settings. A flag goes before the file, and the file before the defaults.
+    /// Returns the settings. A flag overrides the file, and the file overrides the defaults.
     pub(super) fn config(&self) -> Result<Config, SimulateError> {
         let beside = self.config.as_deref().and_then(Path::parent).unwrap_or(Path::new("")).to_owned();
         let load = |path: &str| {
@@ -118,7 +118,7 @@ impl Chosen {
     }
 }
 
-/// A setting and its value, from `KEY=VALUE`.
+/// Splits `KEY=VALUE` into a setting and its value.
 pub(super) fn split(text: &str) -> Result<(&str, &str), SimulateError> {
     text.split_once('=').ok_or_else(|| {
         SimulateError::Settings(format!(
@@ -127,7 +127,7 @@ pub(super) fn split(text: &str) -> Result<(&str, &str), SimulateError> {
     })
 }
 
-/// Notices terminating signals, so that a run ends in good order.
+/// Catches terminating signals, so that a run can stop cleanly.
 pub(super) struct Interrupt(Arc<AtomicUsize>);
 
 impl Interrupt {
@@ -140,7 +140,7 @@ impl Interrupt {
         Ok(Self(caught))
     }
 
-    /// Fails if a signal has come.
+    /// Fails if a signal has arrived.
     pub(super) fn check(&self) -> Result<(), SimulateError> {
         match self.0.load(Relaxed) {
             0 => Ok(()),
@@ -149,7 +149,7 @@ impl Interrupt {
     }
 }
 
-/// Runs all cells of these settings. `part` is their part of all the work.
+/// Runs all cells of these settings. Calls `report` with the finished part of the work, from 0 to 1.
 pub(super) fn rows(
     config: &Config,
     jobs: usize,
@@ -199,7 +199,7 @@ pub(super) fn cluster(args: &ClusterArgs) -> Result<u8, SimulateError> {
     print(&(table(&rows) + &verdicts(&judged)))
 }
 
-/// Warns if a cell's measurement did not end as in the paper.
+/// Warns of cells in which no process ended within `scheduling.quanta_max` quanta.
 pub(super) fn warn_of_unfinished(rows: &[Row]) {
     let unfinished = rows.iter().filter(|row| row.outcomes.iter().any(|outcome| !outcome.finished)).count();
     if unfinished > 0 {
@@ -220,14 +220,14 @@ fn note(config: &Config, rows: &[Row]) -> String {
 
 #[derive(Serialize)]
 struct Results {
-    /// Mean absolute error against the paper's Table 3, where it has figures.
+    /// Mean absolute error against the paper's Table 3, in points. `None` if the table has no figures for these cells.
     paper_error_points_mean: Option<f64>,
-    /// The paper's conclusions, where there are cells to judge them by.
+    /// The verdicts on those of the paper's conclusions that these cells can judge.
     claims: Vec<Judged>,
     cells: Vec<Line>,
 }
 
-/// A claim in the form that is written.
+/// A claim as it is written to JSON.
 #[derive(Serialize)]
 struct Judged {
     claim: &'static str,
@@ -256,7 +256,7 @@ impl Judged {
     }
 }
 
-/// A cell in the form that is written.
+/// A cell as it is written to JSON.
 #[derive(Serialize)]
 pub(super) struct Line {
     network: String,
@@ -305,7 +305,8 @@ pub(super) fn cells(rows: &[Row]) -> Vec<Line> {
     rows.iter().map(line).collect()
 }
 
-/// A block for each network and remote cost, with a row for each replacement method and a column for each scheduler.
+/// Returns a table: a block for each network and remote cost, with a row for each replacement method and a column for
+/// each scheduler.
 fn table(rows: &[Row]) -> String {
     let mut text = String::new();
     let same_block =
@@ -342,7 +343,7 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The verdict on each claim, one on each line.
+/// Returns one line for each claim, with its verdict.
 fn verdicts(claims: &[Claim]) -> String {
     if claims.is_empty() {
         return String::new();

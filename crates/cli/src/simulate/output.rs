@@ -1,4 +1,4 @@
-//! Result files. They are checked before a simulation, and written whole or not at all.
+//! Result files. Each is checked before the simulation, and written whole or not at all.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -29,8 +29,8 @@ impl Output {
         Ok(output)
     }
 
-    /// Writes the text to another name and then renames it, so that an interruption leaves no partial file. Anything
-    /// but a regular file, such as a pipe, is written directly.
+    /// Writes the text to a temporary file and then renames that file, so that an interruption leaves no partial file.
+    /// A path that is no regular file, such as a pipe, is written directly.
     pub(super) fn write(&self, text: &str) -> Result<(), SimulateError> {
         // If the path is a symbolic link, its target is replaced and the link stays.
         let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());

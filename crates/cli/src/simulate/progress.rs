@@ -16,7 +16,7 @@ impl Progress {
         Self { began: Instant::now(), terminal: io::stderr().is_terminal(), shown: Mutex::new(None) }
     }
 
-    /// Shows the part done, from 0 to 1.
+    /// Shows the finished part of the work, from 0 to 1.
     pub(super) fn show(&self, part: f64) {
         const SILENT: Duration = Duration::from_secs(2);
         const PAUSE: Duration = Duration::from_millis(200);

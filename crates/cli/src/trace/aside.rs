@@ -1,5 +1,5 @@
-//! The file that a run is recorded into. It is beside the file that the user named, and replaces that one once it is a
-//! complete trace.
+//! The file into which a run is recorded. It lies beside the file that the user named, and replaces that file once it
+//! is a complete trace.
 //!
 //! If a run records nothing or cannot write, the named file stays as it was.
 
@@ -18,7 +18,7 @@ const END_BIT: u32 = 1 << 31;
 /// A recording under way.
 pub(super) struct Aside {
     target: PathBuf,
-    /// The permissions of the file to be replaced.
+    /// The permissions of the file to be replaced. `None` if there is no such file.
     permissions: Option<Permissions>,
     file: NamedTempFile,
 }
@@ -26,13 +26,13 @@ pub(super) struct Aside {
 /// The result of a recording.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It covers the whole run, up to its size limit.
+    /// The recording covers the whole run, up to its size limit.
     Whole,
-    /// It covers only the beginning: the program ended without ending its trace.
+    /// The recording covers only the run's beginning, because the program ended before it completed the trace.
     Cut,
-    /// A process that the program left running still writes it.
+    /// A process that the program left running still writes the recording.
     Growing,
-    /// It has no records. The named file is as it was.
+    /// The recording has no records. The named file is as it was.
     Nothing,
 }
 
@@ -42,8 +42,8 @@ impl Aside {
         let (target, permissions) = match std::fs::metadata(target) {
             Ok(meta) if !meta.is_file() => return Err(io::Error::other("it is no regular file")),
             Ok(meta) => {
-                // Replacing a file needs rights on its folder only. Still, a file that this user may not write is not
-                // replaced.
+                // Replacing a file needs only rights on its folder. This check also refuses a file that the user may
+                // not write.
                 File::options().write(true).open(target)?;
                 (target.canonicalize()?, Some(meta.permissions()))
             }
@@ -59,12 +59,13 @@ impl Aside {
         Ok(Self { target, permissions, file })
     }
 
-    /// The absolute path of the recording, because the program may change its directory before it has pages.
+    /// Returns the recording's path. It is absolute, because the program may change its directory before it has far
+    /// pages.
     pub(super) fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// After the run: moves a complete trace to the named file.
+    /// Completes the recording after the run, and moves it to the named file.
     pub(super) fn settle(self) -> io::Result<Outcome> {
         let mut file = self.file.as_file();
         // The recording process holds this lock until it has recorded everything.
@@ -94,23 +95,23 @@ impl Aside {
     }
 }
 
-/// The absolute path of a new file in the same folder.
+/// Returns the absolute path of a file that does not exist yet.
 fn fresh(target: &Path) -> io::Result<PathBuf> {
     let name = target.file_name().ok_or(io::ErrorKind::NotFound)?;
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok(folder.canonicalize()?.join(name))
 }
 
-/// Where a trace ends.
+/// The result of a search for a trace's end.
 enum End {
     There,
     /// The trace has no record.
     Nowhere,
-    /// After the last complete chunk. These bytes must be appended there.
+    /// The end is missing. These bytes must be written at this offset, behind the last complete chunk.
     Missing(u64, Vec<u8>),
 }
 
-/// Finds the end of a trace, or makes one for a trace whose program was killed while it wrote.
+/// Finds the end of a trace. If the program was killed while it recorded, computes the missing end.
 fn missing_end(bytes: &[u8]) -> End {
     let Ok(reader) = Reader::new(bytes) else { return End::Nowhere };
     let start = reader.offset();
@@ -127,10 +128,10 @@ fn missing_end(bytes: &[u8]) -> End {
             }
             return End::Nowhere;
         }
-        // The same header after the chunk shows that the chunk is complete.
+        // A complete chunk has the header that the framer computes for its payload.
         let (again, taken) = framer.chunk(payload);
         if len == 0 || taken != len || again != head {
-            // The framer has counted this incomplete chunk, so the complete ones are counted again without it.
+            // The framer has counted this incomplete chunk. So the complete chunks are counted again without it.
             return missing_end(&bytes[..at]);
         }
         at += HEAD_LEN + len;
@@ -151,7 +152,7 @@ mod tests {
         write(&header, (0..40_000_u32).map(|page| Record::Inserted(PageId(page * 97 % (1 << 22)), Cause::Read)))
     }
 
-    /// The recorded part of these bytes, ended properly.
+    /// Settles a recording of these bytes. Returns the outcome, and the trace if one was kept.
     fn settled(dir: &Path, bytes: &[u8]) -> (Outcome, Option<Vec<u8>>) {
         let target = dir.join("t");
         std::fs::write(&target, "old").unwrap();

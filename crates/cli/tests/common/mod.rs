@@ -1,5 +1,5 @@
-//! Shared by the command's tests: running it with a bounded wait, and a stand-in for the preload library, so that the
-//! command is tested by itself.
+//! Code that the command's tests share. It runs the command with a bounded wait. A stand-in replaces the preload
+//! library, so that the command is tested by itself.
 #![allow(dead_code)] // every test file uses its own part
 
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ pub(crate) struct Place {
     dir: tempfile::TempDir,
 }
 
-/// The result of the command.
+/// The result of a run of the command.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) code: Option<i32>,
@@ -26,13 +26,13 @@ pub(crate) struct Outcome {
 
 impl Place {
     pub(crate) fn new() -> Self {
-        // The path is short, because paths of sockets must be short.
+        // The directory's path is short, because paths of sockets must be short.
         let dir = tempfile::Builder::new().prefix("h").tempdir_in("/tmp").unwrap();
         std::fs::create_dir(dir.path().join("tmp")).unwrap();
         Place { dir }
     }
 
-    /// With the stand-in library, which fills the counters it finds in its environment.
+    /// Makes a place with the stand-in library, which fills the counters that it finds in its environment.
     pub(crate) fn with_library() -> Self {
         let place = Place::new();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand_in.c");
@@ -56,7 +56,7 @@ impl Place {
         path
     }
 
-    /// The command with a clean environment; TMPDIR and HANARE_LIB lie in this place.
+    /// Returns the command with a clean environment. TMPDIR and HANARE_LIB lie in this place.
     pub(crate) fn hanare(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hanare"));
         for (name, _) in std::env::vars_os() {
@@ -78,8 +78,8 @@ impl Place {
         Outcome { code: status.code(), stdout: read(&out), stderr: read(&err) }
     }
 
-    /// Asserts that no process names this place's TMPDIR (every private server's command line does) and that the
-    /// directory is empty.
+    /// Asserts that no process names this place's TMPDIR and that the directory is empty. The command line of every
+    /// private server names its TMPDIR.
     pub(crate) fn assert_nothing_left(&self) {
         let tmp = self.path("tmp");
         until("nothing is left running", || processes_naming(&tmp).is_empty());
@@ -88,7 +88,7 @@ impl Place {
     }
 }
 
-/// Process ids whose command line names `path`.
+/// Returns the numbers of the processes whose command line names `path`.
 pub(crate) fn processes_naming(path: &Path) -> Vec<u32> {
     let needle = path.as_os_str().as_encoded_bytes();
     let names_it = |pid: &u32| {
@@ -99,7 +99,7 @@ pub(crate) fn processes_naming(path: &Path) -> Vec<u32> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter(names_it).collect()
 }
 
-/// Waits for a condition until [`PATIENCE`] is over.
+/// Waits for a condition, at most for [`PATIENCE`].
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
@@ -108,7 +108,7 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Waits for a child until [`PATIENCE`] is over, and then kills it.
+/// Waits for a child, at most for [`PATIENCE`], and then kills it.
 pub(crate) fn wait(child: &mut Child) -> ExitStatus {
     let deadline = Instant::now() + PATIENCE;
     loop {

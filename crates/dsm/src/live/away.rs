@@ -1,8 +1,10 @@
-//! The store of a rank, for an engine that waits: a page is away when its write returns, and here when its read does.
+//! The backing store of a rank. Its calls wait: after a write the page may change, and after a read the page is in
+//! memory.
 //!
-//! This room moves bytes; which pages leave, and which are held, it does not know. A page on its way to a memory
-//! server waits in a frame, whose end a sender tells; it is read again from there. A page that comes back stays held, so that
-//! one that is not written meanwhile need not go again.
+//! This module only moves bytes. It does not know which pages leave memory, or which pages the store holds. A page on
+//! its way to a memory server waits in a frame, a buffer of one page. A sender reports the end of its write. Until then
+//! the page is read from its frame. A page that was read stays in the store, so that it need not be written again if it
+//! does not change.
 #![allow(unsafe_code, reason = "memory that is only borrowed from the program")]
 
 use std::collections::HashMap;
@@ -23,53 +25,54 @@ use super::fatal::die;
 use super::region::PAGE;
 use crate::coherence::{Rank, Run};
 
-/// Frames for pages on their way to servers.
+/// Number of frames (buffers of one page) for pages on their way to servers.
 const FRAMES: usize = 512;
-/// Time between two looks after the servers, in nanoseconds.
+/// Time between two checks of the servers, in nanoseconds.
 const UPKEEP_NS: u64 = 100_000_000;
-/// Attempts to receive a page before sleeping for it.
+/// Number of attempts to receive a page before this rank sleeps.
 const ATTEMPTS: u32 = 50;
-/// One sleep while something is waited for.
+/// Longest single sleep in a wait.
 const NAP: Duration = Duration::from_millis(20);
-/// Pages read by one request.
+/// Most pages that one request reads.
 const RUN_MAX: u32 = RANGE_MAX / PAGE as u32;
 
-/// Rung when few free slots are left; the next write asks for more by itself.
+/// Wait queue that the store notifies when few free slots are left. No thread waits there, because the next write
+/// requests more slots itself.
 static NOBODY_WAITS: AtomicU32 = AtomicU32::new(0);
 
-/// Why a rank has no store.
+/// The reason why a rank has no backing store.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AwayError {
-    /// It cannot be opened.
+    /// The backing store cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// There is no memory.
+    /// There is no memory for the frames.
     #[error("cannot have room for pages on their way: {0}; raise the limit on address space")]
     Map(#[from] MapError),
-    /// There is no thread.
+    /// A sender thread cannot be started.
     #[error("cannot start a thread that writes to a memory server: {0}; raise 'ulimit -u'")]
     Thread(#[from] std::io::Error),
 }
 
-/// Ends of writes, from the senders to the engine.
+/// The writes that have ended, reported by the senders to the engine.
 struct Ended {
     writes: LockCell<Vec<(PageId, FrameId)>>,
     bell: AtomicU32,
     is_over: AtomicBool,
 }
 
-/// The store of one rank.
+/// The backing store of one rank.
 pub(super) struct Away {
     store: &'static Kind,
     ended: &'static Ended,
     frames: Mapping,
     free: Vec<u32>,
-    /// The frame of each page that is on its way out.
+    /// The frame of each page whose write has not ended.
     leaving: HashMap<u32, u32>,
     looked_ns: u64,
 }
 
-/// Takes pages at the addresses that this gives for them.
+/// Receives pages at the addresses that `place` returns for them.
 struct Arriving<F> {
     place: F,
     pages_left: u32,
@@ -93,7 +96,7 @@ impl<F: Fn(u32) -> *mut u8> Take for Arriving<F> {
     }
 }
 
-/// For who reads nothing.
+/// Returns a receiver for polls while nothing is being read.
 fn nothing() -> Arriving<impl Fn(u32) -> *mut u8> {
     Arriving { place: |_| std::ptr::null_mut(), pages_left: 0 }
 }
@@ -108,7 +111,8 @@ impl Away {
         let writes = LockCell::new(Vec::with_capacity(FRAMES));
         let ended = Ended { writes, bell: AtomicU32::new(0), is_over: AtomicBool::new(false) };
         let ended: &'static Ended = Box::leak(ended.into());
-        // No handler of the program's ever runs in them: it could wait for the engine, which waits for them.
+        // The senders inherit this mask, so that no signal handler of the program runs in them. Such a handler could
+        // wait for the engine, which waits for the senders.
         let _mask = SignalMask::block_all();
         for sender in senders {
             std::thread::Builder::new()
@@ -129,10 +133,10 @@ impl Away {
         std::ptr::with_exposed_provenance_mut(self.frames.addr() + index as usize * PAGE)
     }
 
-    /// Puts a run of pages away, whose bytes lie at an address one behind the other. They may change from then on.
+    /// Writes a run of pages, whose bytes lie one after another at `from`. The bytes may change once this has returned.
     ///
     /// # Safety
-    /// So many bytes are mapped there, and nobody writes to them meanwhile.
+    /// The run's bytes are mapped at `from`, and nobody writes to them during the call.
     pub(super) unsafe fn write(&mut self, run: Run, from: *const u8) -> Result<(), StoreError<'static>> {
         for (index, page) in run.pages().enumerate() {
             let mut at = from.wrapping_add(index * PAGE);
@@ -142,7 +146,7 @@ impl Away {
                 frame = self.free.pop();
             }
             if let Some(index) = frame {
-                // SAFETY: the run's bytes lie there and nobody writes to them, as the caller promises; the frame is free.
+                // SAFETY: `at` is a page at `from`, to which nobody writes, as the caller promises. The frame is free.
                 unsafe { copy::copy(at, self.frame(index), PAGE) };
                 at = self.frame(index).cast_const();
             }
@@ -154,8 +158,8 @@ impl Away {
                 may_be_same: false,
                 spare: self.frame(0),
             };
-            // SAFETY: as above. A frame stays as it is until its write has ended, and `to` has room for a page. Where no page
-            // waits in a frame, the first one is spare.
+            // SAFETY: `at` is a page at `from`, or a frame, which stays unchanged until its write has ended. `to` has
+            // room for a page. If the store writes at once, no frame is in use, so that frame 0 is spare.
             let saved = unsafe { self.store.write(&write, &mut |to| copy::copy(at, to, PAGE)) }?;
             if let (Saved::Later, Some(frame)) = (saved, frame) {
                 self.leaving.insert(page, frame);
@@ -164,10 +168,11 @@ impl Away {
         Ok(())
     }
 
-    /// Brings held pages, ascending, each to the address that `place` gives for it. Neighbours have neighbouring addresses.
+    /// Reads pages that the store holds, in ascending order, each to the address that `place` returns for it. Adjacent
+    /// pages have adjacent addresses.
     ///
     /// # Safety
-    /// A page fits at each address, and nobody else touches it meanwhile.
+    /// A page fits at each address, and no other code accesses it during the call.
     pub(super) unsafe fn read(
         &mut self,
         pages: &[u32],
@@ -178,7 +183,7 @@ impl Away {
         let mut left = pages;
         while let Some(&first) = left.first() {
             if let Some(&frame) = self.leaving.get(&first) {
-                // SAFETY: the frame has a page's bytes, and there is room for them as the caller promises.
+                // SAFETY: the frame holds a page, and the page fits at its address, as the caller promises.
                 unsafe { copy::copy(self.frame(frame), (arriving.place)(first), PAGE) };
                 left = &left[1..];
                 continue;
@@ -200,14 +205,15 @@ impl Away {
         Ok(())
     }
 
-    /// How many of these pages one read reaches: neighbours that are on one server and in no frame.
+    /// Returns the number of pages, from the first one on, that one request can read. They are adjacent, on one server,
+    /// and in no frame.
     fn reach(&self, pages: &[u32]) -> u32 {
         let is_next = |pair: &&[u32]| pair[0] + 1 == pair[1] && !self.leaving.contains_key(&pair[1]);
         let neighbours = 1 + pages.windows(2).take_while(is_next).count() as u32;
         self.store.reach(PageId(pages[0]), neighbours.min(RUN_MAX))
     }
 
-    /// Receives some of what was asked for, or waits for it a while.
+    /// Receives some of the requested pages, or waits for them for a while.
     fn receive(&mut self, take: &mut dyn Take) -> Result<(), StoreError<'static>> {
         for wait in [Wait::Spin { iterations: ATTEMPTS }, Wait::Block { timeout: NAP }] {
             self.store.poll(Turn::Receive(wait), take)?;
@@ -219,15 +225,15 @@ impl Away {
         Ok(())
     }
 
-    /// These pages are held, and not needed any more.
+    /// Discards pages that the store holds.
     pub(super) fn forget(&mut self, run: Run) -> Result<(), StoreError<'static>> {
-        // A discard would overtake a write.
+        // A discard must not overtake the write of a page.
         self.wait_until(|away| away.leaving.is_empty() || run.pages().all(|page| !away.leaving.contains_key(&page)))?;
         self.store.release(run.first, run.count);
         Ok(())
     }
 
-    /// Takes in which writes have ended.
+    /// Frees the frames of the writes that have ended.
     fn collect(&mut self) {
         if self.leaving.is_empty() {
             return;
@@ -250,8 +256,8 @@ impl Away {
         }
     }
 
-    /// Looks after the servers now and then: to find that one has ended or is silent, and to let other ranks have room that is
-    /// not needed here. Says whether it was time for it.
+    /// Checks the servers from time to time. This finds a server that has ended or is silent, and lets other ranks use
+    /// room that this rank does not need. Returns whether it was time for a check.
     pub(super) fn look(&mut self) -> Result<bool, StoreError<'static>> {
         self.look_in_time(&mut nothing())
     }
@@ -266,13 +272,13 @@ impl Away {
         Ok(is_time)
     }
 
-    /// The rank needs its pages no more, and no server.
+    /// Closes the store: the rank needs neither its pages nor its servers any more.
     pub(super) fn close(&self) {
         self.ended.is_over.store(true, Ordering::Release);
     }
 }
 
-/// The life of a thread that sends to one server.
+/// Runs the thread that sends to one server.
 fn send(store: &'static Kind, mut sender: Sender, ended: &'static Ended, rank: Rank) {
     let Kind::Remote(remote) = store else { return };
     while !ended.is_over.load(Ordering::Acquire) {
@@ -303,7 +309,8 @@ mod tests {
 
     const PAGES: u32 = 1500;
 
-    /// Runs a test on servers of its own with so much memory each: a directory for all, and their TCP and Unix endpoints.
+    /// Runs a test with servers of its own, one for each size in `memory`. Passes the directory of their Unix sockets
+    /// and their TCP endpoints.
     fn with_servers(memory: &[u64], test: impl FnOnce(&Path, &[ServerSpec])) {
         let dir = tempfile::tempdir().expect("a directory");
         let mut running = Vec::new();
@@ -338,17 +345,18 @@ mod tests {
         }
 
         fn fill(&self, page: u32, value: u8) {
-            // SAFETY: a page of the mapping, to which there are no references.
+            // SAFETY: the page lies in the mapping, to which no references exist.
             unsafe { self.at(page).write_bytes(value, PAGE) };
         }
 
         fn holds(&self, page: u32, value: u8) -> bool {
-            // SAFETY: as above.
+            // SAFETY: the bytes lie in a page of the mapping, to which no references exist.
             (0..PAGE).step_by(97).all(|at| unsafe { self.at(page).add(at).read() } == value)
         }
     }
 
-    /// Random runs are written, read after their bytes were destroyed, and forgotten, against a model.
+    /// Writes, reads and discards random runs, and compares them with a model. The bytes in memory are destroyed before
+    /// each read.
     fn check_against_a_model(away: &mut Away, seed: u64) {
         let pages = Pages::new();
         let mut model: Vec<Option<u8>> = vec![None; PAGES as usize];
@@ -370,14 +378,14 @@ mod tests {
                 1..5 => {
                     let value = (turn % 251) as u8 + 1;
                     run.pages().for_each(|page| pages.fill(page, value));
-                    // SAFETY: pages of the test's own.
+                    // SAFETY: the run lies in `pages`, which only this test accesses.
                     unsafe { away.write(run, pages.at(run.first)) }.expect("written");
                     run.pages().for_each(|page| pages.fill(page, 0xee));
                     run.pages().for_each(|page| model[page as usize] = Some(value));
                 }
                 _ => {
                     let held: Vec<u32> = run.pages().filter(|&page| model[page as usize].is_some()).collect();
-                    // SAFETY: as above.
+                    // SAFETY: the pages lie in `pages`, which only this test accesses.
                     unsafe { away.read(&held, |page| pages.at(page)) }.expect("read");
                     for page in held {
                         let value = model[page as usize].expect("held");
@@ -416,7 +424,7 @@ mod tests {
             let bound = ServerSpec { capacity: Some(64 * PAGE as u64), ..specs[0].clone() };
             let mut away = Away::open(&named(vec![bound]), PAGES, Rank(0), 2).expect("links");
             let pages = Pages::new();
-            // SAFETY: pages of the test's own.
+            // SAFETY: the run lies in `pages`, which only this test accesses.
             let mut write = |first, count| unsafe { away.write(Run { first, count }, pages.at(first)) };
             write(0, 32).expect("half of the bound for one of two ranks");
             write(0, 32).expect("the same pages again");

@@ -1,4 +1,4 @@
-//! What lies behind the region in a rank's memory, and what is at hand of the memory of other ranks on this host.
+//! The layout of a rank's memfd behind the region, and the mappings of the memory of other ranks on this host.
 
 use std::fs::OpenOptions;
 use std::os::fd::AsFd;
@@ -12,8 +12,9 @@ use super::offers::Offers;
 use super::post::Post;
 use super::region::PAGE;
 
-/// What lies behind the region in a rank's memory, in bytes and in this order: its post with zero copy; then its gates where it
-/// is limited; or what it offers, and its twins, where it is not.
+/// Sizes in bytes of the parts of a rank's memfd, in their order. With zero copy the message rings follow the region.
+/// The pin words follow if the rank's memory is limited. Otherwise the status bytes of published pages and the twins
+/// follow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Behind {
     region: u64,
@@ -38,47 +39,47 @@ impl Behind {
         }
     }
 
-    /// All of it.
+    /// Returns the bytes of all parts behind the region.
     pub(super) fn bytes(self) -> u64 {
         self.post + self.gates + self.offers + self.twins
     }
 
-    /// Where the gates begin, or what is offered instead.
+    /// Returns the offset of the pin words, or of the status bytes of published pages if there are no pin words.
     pub(super) fn gates_at(self) -> u64 {
         self.region + self.post
     }
 
-    /// Where the twins begin, if peers may read them.
+    /// Returns the offset of the twins. `None` if peers may not read them.
     pub(super) fn twins_at(self) -> Option<u64> {
         (self.twins > 0).then_some(self.gates_at() + self.gates + self.offers)
     }
 
-    /// The post, if there is one.
+    /// Maps the message rings. `None` without zero copy.
     pub(super) fn map_post(self, memory: impl AsFd, ranks: u16) -> Result<Option<Post>, MapError> {
         (self.post > 0).then(|| Post::map(memory, self.region, ranks)).transpose()
     }
 
-    /// What is offered, where pages may be.
+    /// Maps the status bytes of published pages. `None` if the rank publishes no pages.
     pub(super) fn map_offers(self, memory: impl AsFd, pages: u32) -> Result<Option<Offers>, MapError> {
         (self.offers > 0).then(|| Offers::map(memory, self.gates_at(), pages)).transpose()
     }
 }
 
-/// Pages of the region.
+/// Returns the number of pages of the region.
 pub(super) fn pages_of(job: &Job) -> u32 {
     u32::try_from(job.region_bytes / PAGE as u64).unwrap_or(u32::MAX)
 }
 
-/// What is at hand of another rank on this host.
+/// The mapped memory of another rank on this host.
 pub(super) struct Reach {
     region: Mapping,
     post: Post,
-    /// Which pages may be read and written there at a time. None when all may.
+    /// The rank's pin words. `None` if its memory is unlimited, so that all its pages are always in memory.
     gates: Option<Gates>,
     shelf: Option<Shelf>,
 }
 
-/// What another rank offers to be read without being asked, and its twins, which are what it offers of some pages.
+/// The published pages of another rank, and the twins, which are published instead of some pages.
 pub(super) struct Shelf {
     pub(super) offers: Offers,
     pub(super) twins: Mapping,
@@ -92,7 +93,7 @@ pub(super) fn peer_memory(join: &Join, job: &Job) -> Result<Reach, String> {
         format!("cannot reach the memory of rank {} by {path}: {error}; {advice}", join.rank)
     };
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| failed(&error))?;
-    // A shorter one would end this process at a touch beyond its end.
+    // An access beyond the end of a shorter memfd would kill this process.
     let (bytes, behind, pages) = (job.region_bytes, Behind::of(job), pages_of(job));
     if file.metadata().map_err(|error| failed(&error))?.len() != bytes + behind.bytes() {
         return Err(failed(&"it has another size"));
@@ -111,14 +112,14 @@ pub(super) fn peer_memory(join: &Join, job: &Job) -> Result<Reach, String> {
 }
 
 impl Reach {
-    /// The post, for the link, and the rest.
+    /// Separates the message rings, which the link uses, from the rest.
     pub(super) fn split(self) -> (Post, Pages) {
         let Self { region, post, gates, shelf } = self;
         (post, Pages { region, gates, shelf })
     }
 }
 
-/// What is at hand of another rank on this host but its post.
+/// The mapped memory of another rank on this host, without its message rings.
 pub(super) struct Pages {
     pub(super) region: Mapping,
     pub(super) gates: Option<Gates>,

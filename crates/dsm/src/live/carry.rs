@@ -1,4 +1,5 @@
-//! The engine of a rank: turns messages and traps into events of the machine, and has its actions carried out (`act`).
+//! The engine of a rank. It turns messages and traps into events of the coherence machine, and carries out the
+//! machine's actions (`act`).
 
 mod act;
 
@@ -24,10 +25,10 @@ use crate::coherence::{Action, Event, Machine, Message, Misuse, Outcome, Rank, S
 use crate::diff::Differ;
 use crate::limits::FETCH_AHEAD;
 
-/// Most traps whose wait is timed at once. Further ones are answered too.
+/// Most traps whose wait is timed at once. Further traps are answered without being timed.
 const TIMED_MAX: usize = 64;
 
-/// The connection to another rank, and that rank's memory if pages are not carried in messages.
+/// The connection to another rank, and that rank's mapped memory if messages do not carry pages.
 pub(super) struct Peer {
     link: Link,
     memory: Option<Mapping>,
@@ -38,8 +39,8 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// A peer reached by its link alone, or with mapped memory of a rank of this host, whose message ring the link
-    /// uses.
+    /// Makes a peer. `memory` is the mapped memory of a rank on this host. It is `None` if the peer is reached by its
+    /// link alone.
     pub(super) fn new(link: Link, memory: Option<Pages>) -> Self {
         let (memory, gates, shelf) = match memory {
             Some(Pages { region, gates, shelf }) => (Some(region), gates, shelf),
@@ -49,70 +50,71 @@ impl Peer {
     }
 }
 
-/// The memory of another rank, if pages are not carried in messages.
+/// Returns the mapped memory of another rank. `None` if messages carry the pages.
 fn memory_of(peers: &[Option<Peer>], rank: Rank) -> Option<&Mapping> {
     peers.get(usize::from(rank.0))?.as_ref()?.memory.as_ref()
 }
 
-/// The pin words of another rank's pages, if that rank's memory is limited.
+/// Returns the pin words of another rank's pages. `None` if that rank's memory is unlimited or not mapped.
 fn gates_of(peers: &[Option<Peer>], rank: Rank) -> Option<&Gates> {
     peers.get(usize::from(rank.0))?.as_ref()?.gates.as_ref()
 }
 
-/// A message being carried out: its sender, its pages, and their bytes.
+/// The message that is being carried out: its sender, its pages, and their bytes.
 #[derive(Clone, Copy)]
 struct Source<'a> {
     from: Rank,
     pages: &'a [u32],
     bodies: &'a [&'a [u8]],
-    /// Whether bytes that it lacks are in their pages already.
+    /// Whether bytes that the message lacks are in their pages already.
     is_in_place: bool,
 }
 
 const NOWHERE: Source<'static> = Source { from: Rank(0), pages: &[], bodies: &[], is_in_place: false };
 
-/// Checks of this rank's message ring before it asks the kernel for events, where every rank has a CPU.
+/// Number of checks of this rank's message rings before it asks the kernel for events. It is 1 if some rank has no CPU
+/// of its own.
 const LOOKS: u32 = 50;
-/// Checks in a row that find something in the message ring, before the kernel is asked in any case.
+/// Most checks in a row that find messages in the rings. Then the kernel is asked for events too.
 const TAKES_MAX: u32 = 8;
-/// Most pages whose diffs go home early at once.
+/// Most pages whose diffs are sent home early at one time.
 const SHED_MAX: usize = 64;
-/// Most pages that this rank reads for one event. The list has room for them.
+/// Most pages that this rank reads without a request for one event. The list `reads` has room for so many.
 const READS_MAX: usize = FETCH_AHEAD as usize + 1;
 
 pub(super) struct Engine {
     machine: Machine,
-    /// The message ring into which ranks of this host write, with zero copy.
+    /// The message rings into which ranks of this host write. `None` without zero copy.
     post: Option<Arc<Post>>,
     looks: u32,
-    /// Checks of the ring that found something since the kernel was last asked.
+    /// Checks of the rings that found messages since the kernel was last asked for events.
     takes: u32,
     region: Region,
     peers: Vec<Option<Peer>>,
     is_zero_copy: bool,
     /// The pages that peers may read without a request.
     offers: Option<Offers>,
-    /// Pages that this rank tried to read without a request, and whether it succeeded. The machine must receive the
-    /// result.
+    /// Pages that this rank tried to read without a request, and whether each read succeeded. The machine has not
+    /// received these results yet.
     reads: Vec<(u32, bool)>,
     differ: Differ,
     bodies: Bodies,
     actions: Vec<Action>,
-    /// A list for [`Self::find_written`] and [`Self::shed_twins`].
+    /// A list that [`Self::find_written`] and [`Self::shed_twins`] reuse.
     written: Vec<u32>,
     /// A buffer for the next frame.
     spare: Vec<u8>,
     outcome: Option<Outcome>,
-    /// Pages being fetched, with the time of their requests.
+    /// Pages being fetched, each with the time of its trap.
     timed: Vec<(u32, Instant)>,
     lost: Option<(Rank, Instant)>,
-    /// Whether a call is in progress, whichever thread answers meanwhile.
+    /// Whether the program is in a call, no matter which thread answers messages meanwhile.
     is_in_call: bool,
-    /// Whether the last call has begun. Then peers other than rank 0 may leave.
+    /// Whether the last call has begun. From then on, ranks other than rank 0 may end.
     is_ending: bool,
-    /// Whether the last call is over. Then all peers may leave.
+    /// Whether the last call is over. From then on, every rank may end.
     is_over: bool,
-    /// Whether frames carry checksums. Between processes of one host nothing is damaged.
+    /// Whether frames carry checksums. Frames that stay on one host need none.
     is_guarded: bool,
     /// The limit on this rank's memory, if there is one.
     limit: Option<Limit>,
@@ -184,14 +186,15 @@ impl Engine {
         Counts { machine: *self.machine.counters(), moved, ..self.counts }
     }
 
-    /// Finds the pages that were written without traps, before a call that publishes them.
+    /// Tells the machine which watched pages were written without traps. Precedes a call that publishes this rank's
+    /// writes.
     fn find_written(&mut self) {
         let mut written = std::mem::take(&mut self.written);
         written.clear();
         let (machine, region) = (&self.machine, &self.region);
         written.extend(machine.watched().iter().copied().filter(|&page| region.renew_twin(page)));
         if !written.is_empty() {
-            // Ignored: the only error is the program's misuse, which this cannot be.
+            // Ignored: the only error is a misuse by the program, and the program does not make this event.
             let _ = self.step(Event::Wrote { pages: &written }, NOWHERE);
         }
         self.written = written;
@@ -202,7 +205,8 @@ impl Engine {
         self.is_ending |= matches!(event, Event::Shutdown);
         let tells = matches!(event, Event::Barrier | Event::Release { .. });
         if tells {
-            // Until all these pages are protected, peers must not read them: this rank could still write unseen.
+            // Peers must not read the watched pages until all of them are protected. This rank could still write to
+            // them unnoticed.
             self.offers.iter().for_each(Offers::begin_flush);
             self.find_written();
             self.hear_readers(None, events);
@@ -216,8 +220,8 @@ impl Engine {
         begun
     }
 
-    /// Takes in the messages that ranks of this host have written, such as those about reads of this rank's pages. Must
-    /// precede any publication of this rank's writes.
+    /// Takes in the messages in the message rings, except those of the rank `but`. Some of them report reads of this
+    /// rank's pages. This must precede any publication of this rank's writes.
     fn hear_readers(&mut self, but: Option<Rank>, events: &Events) {
         if self.offers.is_none() {
             return;
@@ -233,7 +237,7 @@ impl Engine {
     fn step(&mut self, event: Event<'_>, source: Source<'_>) -> Result<(), Misuse> {
         let stepped = self.step_once(event, source);
         while let Some((page, is_here)) = self.reads.pop() {
-            // Ignored: the only error is the program's misuse, which this cannot be.
+            // Ignored: the only error is a misuse by the program, and the program does not make this event.
             let _ = self.step_once(Event::Read { page, is_here }, Source { is_in_place: true, ..NOWHERE });
         }
         stepped
@@ -251,10 +255,11 @@ impl Engine {
         stepped
     }
 
-    /// Answers everything that is ready within `timeout_us` microseconds. Returns whether there was anything.
+    /// Answers all messages and traps that are ready within `timeout_us` microseconds. Returns whether there were any.
     pub(super) fn pump(&mut self, events: &Events, timeout_us: u64) -> bool {
         let mut any = self.take_post(events);
-        // Traps and closed links are noticed even while the ring is never empty.
+        // After `TAKES_MAX` checks the kernel is asked too. So traps and closed links are noticed even if messages
+        // never stop.
         self.takes = if any { self.takes + 1 } else { 0 };
         if any && self.takes < TAKES_MAX {
             self.make_room();
@@ -286,7 +291,7 @@ impl Engine {
         any
     }
 
-    /// Answers the messages of ranks of this host. Returns whether there was any.
+    /// Answers the messages in the message rings. Returns whether there was any.
     fn take_post(&mut self, events: &Events) -> bool {
         if self.post.is_none() {
             return false;
@@ -307,14 +312,14 @@ impl Engine {
         false
     }
 
-    /// The state of this rank when no thread checks for messages. A thread that leaves a call to handle a signal still
-    /// waits for others.
+    /// Returns the reason why this rank stops checking its message rings. A rank in a call sleeps, even if its thread
+    /// has left the call to run a signal handler.
     pub(super) fn rest(&self) -> Rest {
         if self.is_in_call { Rest::Sleeps } else { Rest::Computes }
     }
 
-    /// To be called before the checking thread sleeps or leaves: from now on writers notify this rank. Returns false if
-    /// there is something to take.
+    /// Makes writers notify this rank from now on. Called before the checking thread sleeps or leaves. Returns false if
+    /// a message is in the rings already.
     pub(super) fn lie_down(&self, rest: Rest) -> bool {
         let Some(post) = &self.post else { return true };
         post.lie_down(rest);
@@ -325,7 +330,7 @@ impl Engine {
         has_none
     }
 
-    /// Notes that a thread checks again.
+    /// Notes that a thread checks the message rings again.
     pub(super) fn get_up(&self) {
         if let Some(post) = &self.post {
             post.get_up();
@@ -358,7 +363,7 @@ impl Engine {
         }
     }
 
-    /// Notes that a page is no longer being fetched.
+    /// Notes that a page is no longer being fetched, and counts the time of its fetch.
     fn came(&mut self, page: u32) {
         if let Some(at) = self.timed.iter().position(|(other, _)| *other == page) {
             let (_, since) = self.timed.swap_remove(at);
@@ -368,8 +373,8 @@ impl Engine {
         }
     }
 
-    /// While there is too little room, lets the pager take pages out, copies among them. If twins take the memory, the
-    /// diffs of their pages go home early.
+    /// Evicts pages and drops copies while too little memory is free. If twins use the memory, sends the diffs of their
+    /// pages home early.
     fn make_room(&mut self) {
         let may_drop = !self.machine.is_in_barrier();
         let Some(limit) = &mut self.limit else { return };
@@ -380,7 +385,7 @@ impl Engine {
             limit.see_off(&mut self.region, is_used).and_then(|()| limit.make_spare_room(&mut self.region, may_drop));
         self.must(made);
         while let Some(page) = self.limit.as_mut().and_then(|limit| limit.dropping.pop()) {
-            // Ignored: the only error is the program's misuse, which this cannot be.
+            // Ignored: the only error is a misuse by the program, and the program does not make this event.
             let _ = self.step(Event::Drop { page }, NOWHERE);
             let is_out = self.machine.state(page) == State::Invalid;
             let told = self.limit.as_mut().map_or(Ok(()), |limit| limit.dropped(&mut self.region, page, is_out));
@@ -391,14 +396,15 @@ impl Engine {
         }
     }
 
-    /// Sends home the diffs of the copies that were written first. These become clean, and can be dropped.
+    /// Sends home the diffs of the copies that were written first. These copies become clean, so that they can be
+    /// dropped.
     fn shed_twins(&mut self) {
         let mut written = std::mem::take(&mut self.written);
         written.clear();
         let is_copy = |&page: &u32| self.machine.state(page) == State::Dirty;
         written.extend(self.machine.dirty().iter().copied().filter(is_copy).take(SHED_MAX));
         if !written.is_empty() {
-            // Ignored: the only error is the program's misuse, which this cannot be.
+            // Ignored: the only error is a misuse by the program, and the program does not make this event.
             let _ = self.step(Event::Shed { pages: &written }, NOWHERE);
         }
         self.written = written;
@@ -431,8 +437,8 @@ impl Engine {
                         Ok(arrived) => {
                             brought_updates |= matches!(arrived.message, Message::Updates { .. });
                             if from == Rank(0) && matches!(arrived.message, Message::Go { .. }) {
-                                // The message lets this rank flush, or free pages. This link's inbox is empty
-                                // meanwhile.
+                                // `Go` lets this rank flush, or free pages. Messages about reads of its pages must be
+                                // taken in before. The rings of `from` are skipped, because its inbox is in use here.
                                 self.hear_readers(Some(from), events);
                             }
                             self.receive(from, arrived, payload);
@@ -465,9 +471,9 @@ impl Engine {
         }
     }
 
-    /// Whether a rank whose link has closed may have ended normally. In the last call rank 0 ends after it has informed
-    /// all others, and they end when they learn it. So rank 0 may not end before this rank, nor any other rank before
-    /// rank 0.
+    /// Returns whether a rank whose link has closed may have ended normally. In the last call, rank 0 informs the other
+    /// ranks and ends. Each other rank ends when rank 0 has informed it. So rank 0 never ends before this rank is
+    /// informed, and no rank ends before rank 0 has informed it.
     fn may_go(&self, from: Rank) -> bool {
         self.is_over || self.is_ending && from != Rank(0) && self.rank != Rank(0)
     }
@@ -484,31 +490,31 @@ impl Engine {
             Message::PageReply { page } if bodies.is_empty() => Some(page),
             _ => None,
         };
-        // Ignored: the only error is this rank's misuse, which a message cannot be.
+        // Ignored: the only error is a misuse by this rank's program, and the program does not make this event.
         let _ = self.step(
             Event::Received { from, message: arrived.message },
             Source { from, pages: &pages, bodies: &bodies, is_in_place },
         );
-        // Its home has pinned the page for this rank, even if it is no longer needed.
+        // The home pinned the page for this rank. The pin is released even if this rank no longer needs the page.
         if let (Some(page), Some(gates)) = (pinned, gates_of(&self.peers, from)) {
             gates.unpin(page);
         }
     }
 
-    /// Lets the events report room on the links that have messages queued, and only on those.
+    /// Sends queued frames as far as there is room. Lets the events report room on exactly the links with queued
+    /// frames.
     fn watch_room(&mut self, events: &Events) {
         for (rank, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
             if peer.link.is_behind() {
-                // Ignored: a closed link is noticed when it is read. Messages that found no room are sent when there is
-                // some.
+                // Ignored: the next read of the link notices that it is closed. Frames without room stay queued.
                 let _ = peer.link.flush();
             }
             let wants = peer.link.is_behind() && peer.link.is_told_of_room();
             if wants != peer.wants_room {
                 peer.wants_room = wants;
                 match events.want_room(peer.link.as_fd(), rank as u64, wants) {
-                    // A closed link is no longer watched.
+                    // A closed link is no longer watched, so nothing has to be set.
                     Ok(()) | Err(Errno::NOENT) => {}
                     other => must("wait for room on a link", other),
                 }
@@ -516,7 +522,7 @@ impl Engine {
         }
     }
 
-    /// Sends the queued messages, for at most `patience`.
+    /// Sends the queued frames of each link, until `patience` has passed.
     pub(super) fn last_words(&mut self, patience: Duration) {
         let deadline = Instant::now() + patience;
         for peer in self.peers.iter_mut().flatten() {

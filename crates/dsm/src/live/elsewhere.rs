@@ -1,4 +1,4 @@
-//! The backing store of a rank that keeps less than all its pages. The same variables as for `hanare run` name it.
+//! The backing store of a rank whose memory is limited. The variables that name it are those of `hanare run`.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,8 @@ use super::job::{JobError, number};
 /// Most memory servers of one rank.
 const SERVERS_MAX: usize = 254;
 
-/// Reads `HANARE_SERVERS` (`HOST:PORT[=SIZE],…`), `HANARE_KEY_FILE`, `HANARE_TIMEOUT` and `HANARE_PRIVATE`.
+/// Reads the backing store from `HANARE_SERVERS` (`HOST:PORT[=SIZE],…`), `HANARE_KEY_FILE`, `HANARE_TIMEOUT` and
+/// `HANARE_PRIVATE`.
 pub(super) fn from_env(get: &impl Fn(&str) -> Option<String>) -> Result<Target, JobError> {
     let get = |name: &str| get(name).filter(|value| !value.is_empty());
     let Some(list) = get("HANARE_SERVERS") else {

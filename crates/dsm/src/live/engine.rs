@@ -1,4 +1,4 @@
-//! A rank's calls and its thread: who takes events to the engine, and who waits for what.
+//! A rank's calls and the engine's thread: which of them passes events to the engine, and how long each waits.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -27,45 +27,47 @@ use crate::coherence::{Config, Counters, Event, Machine, Misuse, Outcome};
 
 /// How long ranks wait for each other at the start.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the engine's thread looks for the answer to a trap before it sleeps, where every rank has a CPU.
+/// Longest time that the engine's thread polls for the answer to a trap before it sleeps. It does not poll if some rank
+/// has no CPU of its own.
 const SPIN: Duration = Duration::from_micros(200);
-/// How long whoever waits in a call looks for others before it sleeps: within the millisecond that a rank may spin. To wake
-/// one that sleeps takes the waker some ten microseconds.
+/// Longest time that a thread polls in a call before it sleeps. It does not poll if some rank has no CPU of its own.
+/// The time is below the millisecond that a rank may spin. Waking a sleeping rank takes the waker some ten
+/// microseconds.
 const SPIN_IN_CALL: Duration = Duration::from_micros(800);
-/// How often whoever waits in a call and does not sleep looks whether a signal waits for it.
+/// Time between two checks for waiting signals while a thread polls in a call.
 const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(1);
-/// How often whoever leaves answers what came just then. What comes even later is found after [`NAP_US`].
+/// Most times that a thread answers arriving messages before it leaves a call. Later messages wait at most `NAP_US`.
 const LEAVE_MAX: u32 = 1000;
-/// Longest sleep, in microseconds, so that nothing is waited for without end.
+/// Longest sleep in microseconds. It bounds every wait for which no notification arrives.
 const NAP_US: u64 = 100_000;
-/// How long a rank that is gone may be explained by what another still says.
+/// Time after the loss of a rank in which another rank may still report the reason.
 const EXPLAIN: Duration = Duration::from_millis(300);
-/// How long the last frames may take to be sent.
+/// Longest time for sending the last frames.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// What a rank counted, and how long it took. Times are wall-clock nanoseconds.
+/// The counts and times of a rank. Times are wall-clock nanoseconds.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Counts {
-    /// The machine's counts.
+    /// The counts of the coherence machine.
     pub machine: Counters,
-    /// In memory barriers.
+    /// Time in memory barriers.
     pub barrier_ns: u64,
-    /// Sending updates and taking them in, in memory barriers.
+    /// Time for sending updates and applying received ones, in memory barriers.
     pub update_ns: u64,
-    /// Answering traps.
+    /// Time for answering traps, with the wait for their pages.
     pub fault_ns: u64,
-    /// From a trap that had to wait until its page came.
+    /// Time from a trap to the arrival of its page, for the traps that had to wait.
     pub share_ns: u64,
     /// Frames sent.
     pub frames_sent: u64,
-    /// Their bytes.
+    /// Bytes of the frames sent.
     pub bytes_sent: u64,
-    /// What went to memory servers and came back.
+    /// Pages moved to and from memory servers.
     pub moved: Moved,
 }
 
-/// The pager of a rank that keeps less than all its pages, and the store of the others. The rank's gates lie at this
-/// offset of its memory.
+/// Makes the pager and opens the backing store of a rank whose memory is limited. `None` if it is unlimited. The rank's
+/// pin words lie at the offset `gates_at` of its memfd.
 fn open_limit(job: &Job, region: &Region, gates_at: u64) -> Result<Option<Limit>, String> {
     let Some(bytes) = job.local_bytes else { return Ok(None) };
     let pages = pages_of(job);
@@ -81,12 +83,12 @@ fn open_limit(job: &Job, region: &Region, gates_at: u64) -> Result<Option<Limit>
         .map_err(|error| format!("the pager refuses this region ({error:?}); give a smaller HANARE_SHARED_BYTES"))
 }
 
-/// Why a rank cannot share memory: one line, and the exit code for it.
+/// The reason why a rank cannot share memory, in one line, with the exit code for it.
 #[derive(Debug)]
 pub struct StartError {
     /// The exit code.
     pub code: i32,
-    /// What is wrong, and what to do.
+    /// What is wrong, and what the user should do.
     pub why: String,
 }
 
@@ -102,7 +104,8 @@ impl From<MeetError> for StartError {
     }
 }
 
-/// The engine, held by a thread of the program; first it is free again, then signals are delivered.
+/// The engine, locked by a thread of the program. The fields are dropped in order, so the engine is unlocked before
+/// signals are delivered.
 struct Held<'a> {
     engine: LockCellGuard<'a, Engine>,
     mask: SignalMask,
@@ -112,7 +115,7 @@ struct Held<'a> {
 pub struct Live {
     engine: LockCell<Engine>,
     events: Events,
-    /// The engine's thread is to end.
+    /// Whether the engine's thread must end.
     is_over: AtomicBool,
     job: Job,
     base: usize,
@@ -121,10 +124,10 @@ pub struct Live {
 }
 
 impl Live {
-    /// Meets the other ranks and starts the thread that answers them. Lives as long as the process.
+    /// Meets the other ranks and starts the engine's thread, which answers them. The rank lives as long as the process.
     ///
     /// # Errors
-    /// [`StartError`].
+    /// The ranks do not meet, or this machine lacks a resource ([`StartError`]).
     pub fn start(job: Job) -> Result<&'static Self, StartError> {
         let (behind, pages) = (Behind::of(&job), pages_of(&job));
         let region = Region::new(job.region_bytes, behind.bytes(), behind.twins_at(), job.rank.0);
@@ -132,7 +135,7 @@ impl Live {
         let post = behind.map_post(region.memory(), job.ranks).map_err(|error| error.to_string())?.map(Arc::new);
         let offers = behind.map_offers(region.memory(), pages).map_err(|error| error.to_string())?;
         let Job { rank, ranks, protocol, migrate, .. } = job;
-        // A page at home that is watched is always in memory.
+        // Watched home pages must always be in memory. So a rank with limited memory watches none.
         let watch = job.local_bytes.is_none();
         let config = Config { rank, ranks, pages, protocol, migrate, watch, one_sided: offers.is_some() };
         let machine = Machine::new(config).map_err(|error| error.to_string())?;
@@ -166,7 +169,7 @@ impl Live {
         let by_tcp = matches!(job.meet, Some(Meet::Address(_)));
         let has_cpu = usize::from(job.ranks) <= thread::cpus_allowed();
         if job.bind && has_cpu && job.ranks > 1 {
-            // Ignored: merely slower without: ranks that wait for each other on one CPU while another is idle.
+            // Ignored: without a binding, ranks may share one CPU while another CPU is idle. This is only slower.
             let _ = thread::set_affinity_share(job.rank.0.into(), job.ranks.into());
         }
         let live: &'static Self = Box::leak(Box::new(Self {
@@ -180,12 +183,13 @@ impl Live {
         }));
         let thread = std::thread::Builder::new().name("hanare-shared".to_owned());
         {
-            // Inherited: no handler of the program's ever runs in the engine's thread, where nobody would answer its traps.
+            // The engine's thread inherits this mask, so no signal handler of the program runs in it. Nobody would
+            // answer the traps of such a handler.
             let _mask = SignalMask::block_all();
             thread.spawn(|| live.serve()).map_err(|error| failed(&error))?;
         }
-        // Ignored: merely slower without: the engine's thread, interrupted by the thread whose trap it just answered, would leave
-        // other ranks unanswered for as long as that computes.
+        // Ignored: without this, the program's thread may interrupt the engine's thread that has just answered its
+        // trap. Other ranks then wait while the program computes.
         let _ = thread::set_patient();
         Ok(live)
     }
@@ -202,7 +206,7 @@ impl Live {
         self.base + page as usize * PAGE
     }
 
-    /// The page that begins at an address; none when there is none.
+    /// Returns the page that begins at an address. `None` if no page of the region begins there.
     #[must_use]
     pub fn page_at(&self, addr: usize) -> Option<u32> {
         let offset = addr.checked_sub(self.base)?;
@@ -210,13 +214,14 @@ impl Live {
         inside.then_some((offset / PAGE) as u32)
     }
 
-    /// Makes a call and waits for its end, answering traps and other ranks meanwhile.
+    /// Makes a call and waits for its end. Answers traps and other ranks meanwhile.
     ///
-    /// Signals are held back while the engine is held: a handler that touched shared memory would wait for the thread that
-    /// it interrupted. One that comes is delivered soon, with the engine free meanwhile.
+    /// Signals are blocked while this thread holds the engine. A handler that accessed shared memory would wait for the
+    /// thread that it interrupted. If a signal arrives, this thread soon releases the engine for a moment, so that it
+    /// is delivered.
     ///
     /// # Errors
-    /// When this rank cannot make it.
+    /// The program misuses the call.
     pub fn call(&self, event: Event<'_>) -> Result<Outcome, Misuse> {
         let is_barrier = matches!(event, Event::Barrier);
         let since = Instant::now();
@@ -245,7 +250,7 @@ impl Live {
             if held.engine.pump(&self.events, if sleeps { NAP_US } else { 0 }) {
                 quiet_since = Instant::now();
             } else {
-                // Whom this rank waits for may be on the same CPU.
+                // The rank that this thread waits for may run on the same CPU.
                 std::thread::yield_now();
             }
             Self::mourn(&held.engine);
@@ -262,7 +267,7 @@ impl Live {
         Held { engine: self.engine.lock(), mask }
     }
 
-    /// From here on the calling thread answers traps and other ranks.
+    /// Locks the engine for the calling thread, which answers traps and other ranks from now on.
     fn take_over(&self) -> Held<'_> {
         let held = self.hold();
         self.events.take_over();
@@ -270,13 +275,14 @@ impl Live {
         held
     }
 
-    /// From here on the engine's thread does. Signals that were held back are delivered.
+    /// Lets the engine's thread answer traps and other ranks again. Then signals that were blocked are delivered.
     fn give_back(&self, mut held: Held<'_>) {
         self.leave(&mut held.engine);
         self.events.give_back();
     }
 
-    /// From here on the engine's thread is woken for what cannot wait. What has come before is answered here: nobody rings for it.
+    /// Makes other ranks wake the engine's thread for urgent messages from now on. Answers the messages that are
+    /// already there, because nobody is notified of them.
     fn leave(&self, engine: &mut Engine) {
         for _ in 0..LEAVE_MAX {
             if engine.lie_down(engine.rest()) {
@@ -286,13 +292,13 @@ impl Live {
         }
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.hold().engine.counts()
     }
 
-    /// After the last call: sends what is still to be sent, and ends the engine's thread. The shared memory is gone.
+    /// Sends the queued frames, ends the engine's thread, and unmaps the shared memory. Called after the last call.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Release);
         let mut held = self.hold();
@@ -300,16 +306,17 @@ impl Live {
         held.engine.take_away_everything();
     }
 
-    /// The life of the engine's thread.
+    /// Runs the engine's thread until [`Self::end`].
     fn serve(&self) {
-        // Ignored: merely slower without: other ranks wait while this one computes.
+        // Ignored: without this, other ranks wait longer while the program of this rank computes.
         let _ = thread::set_prompt();
         while !self.is_over.load(Ordering::Acquire) {
             if let Some(mut engine) = self.engine.try_lock() {
                 engine.get_up();
                 engine.pump(&self.events, 0);
                 let since = Instant::now();
-                // The answer to a trap is some microseconds away, a sleep and its end some tens.
+                // The answer to a trap takes some microseconds. A sleep with its wake-up takes some tens of
+                // microseconds.
                 while engine.is_fetching() && since.elapsed() < self.spin {
                     if !engine.pump(&self.events, 0) {
                         std::thread::yield_now();
@@ -322,7 +329,8 @@ impl Live {
         }
     }
 
-    /// Ends this rank when another has been gone for long enough to know that nobody explains it.
+    /// Ends this rank if another rank was lost longer than `EXPLAIN` ago. Until then, a third rank may still report the
+    /// reason.
     fn mourn(engine: &Engine) {
         if let Some((rank, since)) = engine.lost()
             && since.elapsed() > EXPLAIN

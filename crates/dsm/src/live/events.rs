@@ -1,11 +1,11 @@
-//! Waits for links and traps, in one of two threads: the engine's own, or a thread of the program that waits in a call.
+//! Waits for links and traps, in one of two threads: the engine's own thread, or a thread of the program in a call.
 //!
-//! The links and the trap descriptor are in one set; the engine's thread sleeps on an outer set that contains it. A
-//! thread of the program that takes over makes the outer set ignore the inner one, which costs one system call, and
-//! reverts that in the end. So events that the other thread answers do not wake the engine's thread. Neither operation
-//! allocates memory, so neither can fail for lack of it.
+//! The inner epoll set holds the links and the trap descriptor. The outer set holds the inner one, and the engine's
+//! thread sleeps on it. A thread of the program that enters a call makes the outer set ignore the inner one, by one
+//! system call. At the end of the call it reverts that. So events that the program's thread answers do not wake the
+//! engine's thread. Neither system call allocates memory, so neither can fail for lack of it.
 //!
-//! A thread in a call blocks signals. The descriptor on which it sleeps reports them too.
+//! A thread in a call blocks signals. The descriptor on which it sleeps reports blocked signals too.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::fatal::must;
 
-/// Number of the trap descriptor among the ready ones. Links have the number of their rank.
+/// Number of the trap descriptor among the ready descriptors. Links have the number of their rank.
 pub(super) const TRAPS: u64 = u64::MAX;
 /// Most descriptors reported at once.
 const READY_MAX: usize = 64;
@@ -47,7 +47,7 @@ impl Events {
         epoll::add(&self.inner, fd, EventData::new_u64(number), EventFlags::IN)
     }
 
-    /// Sets whether to report room to send as well.
+    /// Sets whether the events also report room to send on a link.
     pub(super) fn want_room(&self, fd: BorrowedFd<'_>, number: u64, want: bool) -> Result<(), Errno> {
         let flags = if want { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         epoll::modify(&self.inner, fd, EventData::new_u64(number), flags)
@@ -55,13 +55,13 @@ impl Events {
 
     pub(super) fn remove(&self, fd: BorrowedFd<'_>) {
         match epoll::delete(&self.inner, fd) {
-            // If the link is gone already, nothing has to be set.
+            // A link that is gone already needs no change.
             Ok(()) | Err(Errno::NOENT) => {}
             other => must("leave a link alone that has ended", other),
         }
     }
 
-    /// The descriptors that are ready now.
+    /// Returns the descriptors that are ready now.
     pub(super) fn look(&self) -> Ready {
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; READY_MAX];
         let count = match epoll::wait(&self.inner, &mut events[..], Some(&nanoseconds(0))) {
@@ -73,8 +73,8 @@ impl Events {
         (ready, count)
     }
 
-    /// The descriptors that are ready within `timeout_us` microseconds. A signal that was blocked since [`Self::watch`]
-    /// ends the wait.
+    /// Waits for at most `timeout_us` microseconds. Returns the descriptors that are ready. A signal that was blocked
+    /// since [`Self::watch`] ends the wait.
     pub(super) fn wait(&self, timeout_us: u64) -> Ready {
         let mut fds = [PollFd::new(&self.inner, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
         match poll(&mut fds, Some(&nanoseconds(timeout_us))) {
@@ -86,16 +86,17 @@ impl Events {
         self.look()
     }
 
-    /// Notes that a thread of the program waits from now on, and blocks these signals.
+    /// Makes [`Self::wait`] report the signals that `mask` blocks. Called by the thread that waits from now on.
     pub(super) fn watch(&self, mask: &SignalMask) {
         must("watch for signals", self.signals.watch(mask).map_err(|errno| Errno::from_raw_os_error(errno.0)));
     }
 
-    /// Sleeps until a descriptor is ready that no thread of the program answers. Only the engine's thread calls this.
+    /// Sleeps until a descriptor is ready, for at most `timeout_us` microseconds. Only the engine's thread calls this.
+    /// Events that a thread of the program answers do not wake it.
     pub(super) fn sleep(&self, timeout_us: u64) {
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 1];
         match epoll::wait(self.outer.as_fd(), &mut events[..], Some(&nanoseconds(timeout_us))) {
-            // A wake-up without a reason is harmless.
+            // A signal may end the sleep early, which is harmless.
             Err(Errno::INTR) => {}
             other => {
                 must("wait for other ranks", other);
@@ -103,12 +104,12 @@ impl Events {
         }
     }
 
-    /// Makes a thread of the program answer all events, until [`Self::give_back`].
+    /// Lets the calling thread of the program answer all events, until [`Self::give_back`].
     pub(super) fn take_over(&self) {
         self.have_outer_look(EventFlags::empty());
     }
 
-    /// Makes the engine's thread answer the events again.
+    /// Lets the engine's thread answer the events again.
     pub(super) fn give_back(&self) {
         self.have_outer_look(EventFlags::IN);
     }

@@ -1,13 +1,13 @@
-//! The end of a rank that cannot continue: one message, an exit code, nothing else.
+//! Ends a rank that cannot continue, with one message and an exit code.
 
 use std::io::Write;
 
-/// Exit code when shared memory could not be started, or was called wrongly.
+/// Exit code if shared memory could not be started, or a call was wrong.
 pub const EXIT_OWN: i32 = 125;
-/// Exit code when another rank was lost, or the ranks cannot continue together.
+/// Exit code if another rank was lost, or the ranks cannot continue together.
 pub const EXIT_LOST: i32 = 122;
 
-/// The value of a system call. Ends this rank if the call failed.
+/// Returns the value of a system call, or ends this rank if the call failed.
 pub(super) fn must<T>(what: &str, done: Result<T, impl Into<std::io::Error>>) -> T {
     done.unwrap_or_else(|error| {
         let error = error.into();
@@ -19,11 +19,11 @@ pub(super) fn must<T>(what: &str, done: Result<T, impl Into<std::io::Error>>) ->
 #[allow(unsafe_code, reason = "ends the process without the program's exit handlers")]
 pub fn die(code: i32, why: &str) -> ! {
     say(why);
-    // SAFETY: ends the process; nothing of it is used afterwards.
+    // SAFETY: `_exit` ends the process, so nothing is used afterwards.
     unsafe { libc::_exit(code) }
 }
 
-/// Prints a line on stderr, which may be closed or on a full disk.
+/// Prints a line on stderr. Does nothing if stderr cannot be written.
 pub fn say(what: &str) {
     let line = format!("hanare: {what}\n");
     // Ignored: there is no other place for the message.

@@ -1,7 +1,7 @@
-//! The folder in which ranks of one host meet. It belongs to this user alone, whatever others put at its path before.
+//! The folder in which the ranks of one host meet. Only this user may own and enter it.
 //!
-//! The folder is held open, and the paths of its sockets go through this descriptor. So replacing the folder later has
-//! no effect.
+//! A descriptor keeps the folder open, and the paths of its sockets go through that descriptor. So replacing the folder
+//! later has no effect.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,13 +15,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::reception::is_this_user;
 use crate::coherence::Rank;
 
-/// Permissions of the folder: none for others.
+/// Permissions of the folder: only its owner may use it.
 const MODE: u32 = 0o700;
 
 /// Why a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FolderError {
-    /// It could not be made or opened.
+    /// The folder could not be made or opened.
     #[error(
         "cannot make {path}, in which the ranks are to meet: {source}; check TMPDIR, XDG_RUNTIME_DIR or HANARE_MEET"
     )]
@@ -31,7 +31,7 @@ pub(super) enum FolderError {
         /// The system's error.
         source: io::Error,
     },
-    /// It does not belong to this user alone.
+    /// The folder does not belong to this user alone.
     #[error(
         "ranks do not meet in {path}: it {what}; remove it or give it mode 0700, or set TMPDIR or HANARE_MEET to a \
              directory that only you can enter"
@@ -39,12 +39,12 @@ pub(super) enum FolderError {
     Unsafe {
         /// The folder.
         path: PathBuf,
-        /// The problem.
+        /// The reason why the folder is unsafe.
         what: String,
     },
 }
 
-/// The folder, open.
+/// An open folder.
 pub(super) struct Folder {
     dir: OwnedFd,
 }
@@ -55,7 +55,7 @@ impl Folder {
         let failed = |source| FolderError::Make { path: path.to_owned(), source };
         match std::fs::DirBuilder::new().mode(MODE).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-            // Another rank made the folder, or another user did; its owner is checked below.
+            // Another rank or another user made the folder. The code below checks its owner.
             _ => {}
         }
         let refused = |what: String| Err(FolderError::Unsafe { path: path.to_owned(), what });
@@ -79,12 +79,13 @@ impl Folder {
         Ok(Self { dir })
     }
 
-    /// Path of a rank's socket. Valid while this folder is open.
+    /// Returns the path of a rank's socket. The path is valid while this folder is open.
     pub(super) fn socket_of(&self, rank: Rank) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/{}", self.dir.as_raw_fd(), rank.0))
     }
 
-    /// Connects to a rank without waiting. A rank with a full queue counts as not there yet.
+    /// Connects to a rank without waiting. Fails if that rank's queue of connections is full, or if it is another
+    /// user's.
     pub(super) fn connect(&self, rank: Rank) -> io::Result<OwnedFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

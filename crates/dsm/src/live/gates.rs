@@ -1,40 +1,41 @@
-//! Which pages of a home are in its memory, in words that the ranks of one host share.
+//! The pin words of a rank: one word for each page, which says whether the page is in its home's memory.
 //!
-//! A rank that keeps less than it is home of takes pages out of its memory at any time. Ranks of its host that read and write
-//! its pages themselves (zero copy) have to know: behind the region and the post in its memfd lies a word a page, its *gate*.
-//! A peer pins a page before it touches it, and finds out that it is away instead; the home takes out only what nobody has
-//! pinned. Both are one compare-and-swap, so that one of them comes first. A page that is away, or was never there, goes in
-//! a message.
+//! A rank with a limit on its memory evicts home pages at any time. Peers on its host read and write its pages directly
+//! (zero copy), so they must know which pages are in memory. The pin words lie in the rank's memfd, behind the region
+//! and the message rings. A peer pins a page before it writes to the page. The home pins a page that a peer is about to
+//! read. A pin fails if the page is not in memory. The home evicts only pages without pins. A pin and an eviction are
+//! one compare-and-swap each on the same word, so only one of them succeeds. The bytes of a page that is not in memory
+//! travel in a message.
 
 use std::os::fd::AsFd;
 
 use super::words::{MapError, Words};
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// The page is in its home's memory.
+/// Flag: the page is in its home's memory.
 const IN: u32 = 1;
-/// Something was, or may have been, written to it since it came in.
+/// Flag: the page was written since it came into memory, or may have been.
 const WRITTEN: u32 = 2;
-/// What one pin adds.
+/// The amount that one pin adds to a word.
 const PIN: u32 = 4;
 
-/// The gates of one rank.
+/// The pin words of one rank.
 pub(super) struct Gates {
     words: Words,
 }
 
 impl Gates {
-    /// Bytes of the gates of so many pages.
+    /// Returns the bytes that the pin words of `pages` pages take.
     pub(super) fn len_for(pages: u32) -> u64 {
         (u64::from(pages) * 4).next_multiple_of(4096)
     }
 
-    /// The gates that lie at an offset of a rank's memory.
+    /// Maps the pin words that lie at an offset of a rank's memfd.
     pub(super) fn map(memory: impl AsFd, offset: u64, pages: u32) -> Result<Self, MapError> {
         Ok(Self::over(Words::map(memory, offset, Self::len_for(pages) as usize)?))
     }
 
-    /// The gates in this memory.
+    /// Makes pin words of this memory.
     pub(super) fn over(words: Words) -> Self {
         Self { words }
     }
@@ -46,27 +47,27 @@ impl Gates {
     // ---- the home ---------------------------------------------------------------------------------------------------
 
     pub(super) fn is_pinned(&self, page: u32) -> bool {
-        // Acquire: peers whose pins are gone have accessed the page before.
+        // Acquire makes visible what peers did with the page before they released their pins.
         self.word(page).load(Ordering::Acquire) >= PIN
     }
 
-    /// The page's bytes are there from now on.
+    /// Notes that the page is in memory. Peers may pin it from now on.
     pub(super) fn open(&self, page: u32) {
         self.word(page).fetch_or(IN, Ordering::Release);
     }
 
-    /// The page is written, or the program may write it.
+    /// Notes that the page was written, or that the program may write it.
     pub(super) fn mark_written(&self, page: u32) {
         self.word(page).fetch_or(WRITTEN, Ordering::Relaxed);
     }
 
-    /// The page is about to be taken out: says whether it was written since it came in. None when a peer has it pinned; then
-    /// it stays.
+    /// Closes a page to peers before its eviction. Returns whether the page was written since it came into memory.
+    /// `None` if a peer has pinned the page, which then stays in memory.
     pub(super) fn close(&self, page: u32) -> Option<bool> {
         let word = self.word(page);
         let mut now = word.load(Ordering::Relaxed);
         while now < PIN {
-            // Acquire: what peers wrote before their last pin went is there.
+            // Acquire makes visible what peers wrote before they released their last pin.
             match word.compare_exchange_weak(now, 0, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(now & WRITTEN != 0),
                 Err(other) => now = other,
@@ -75,23 +76,23 @@ impl Gates {
         None
     }
 
-    /// The page is no longer this rank's to serve. Pins stay until those who have them let go.
+    /// Notes that this rank no longer serves the page. Pins stay until their peers release them.
     pub(super) fn retire(&self, page: u32) {
         self.word(page).fetch_and(!(IN | WRITTEN), Ordering::AcqRel);
     }
 
-    /// Pins a page of this rank's own that is in, for the peer that is about to be told.
+    /// Pins a page of this rank that is in memory, on behalf of a peer. The message that tells the peer follows.
     pub(super) fn pin_for_peer(&self, page: u32) {
         self.word(page).fetch_add(PIN, Ordering::AcqRel);
     }
 
     // ---- a peer -----------------------------------------------------------------------------------------------------
 
-    /// Pins a page to write to it, when it is in.
+    /// Pins a page for writing, if it is in memory. Returns whether it did.
     pub(super) fn pin_to_write(&self, page: u32) -> bool {
         let word = self.word(page);
         let mut now = word.load(Ordering::Relaxed);
-        // The second bound: a word of a peer that lies must not run over.
+        // The bound `u32::MAX - PIN` keeps a corrupt word of a peer from overflowing.
         while now & IN != 0 && now < u32::MAX - PIN {
             match word.compare_exchange_weak(now, (now + PIN) | WRITTEN, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return true,
@@ -101,7 +102,7 @@ impl Gates {
         false
     }
 
-    /// Lets a pinned page go.
+    /// Releases one pin of a page.
     pub(super) fn unpin(&self, page: u32) {
         let was = self.word(page).fetch_sub(PIN, Ordering::Release);
         debug_assert!(was >= PIN, "page {page} was pinned");
@@ -144,7 +145,7 @@ mod tests {
         assert_eq!(home.close(1), Some(false));
     }
 
-    /// A home that takes a page out and brings it back while a peer writes to it: no write may be lost.
+    /// A home evicts a page and brings it back, while a peer writes to it. No write may be lost.
     #[test]
     fn no_write_is_lost_between_a_home_and_a_peer() {
         let (home, peer) = pair();
@@ -156,7 +157,8 @@ mod tests {
                 let mut written = 0;
                 while !is_done.load(Ordering::Relaxed) && Instant::now() < deadline {
                     if peer.pin_to_write(0) {
-                        // Not one step: what the home does in between would be undone.
+                        // The load and the store are two steps. So they would undo a change that the home makes between
+                        // them.
                         page.store(page.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
                         peer.unpin(0);
                         written += 1;

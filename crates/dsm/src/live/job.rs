@@ -13,13 +13,14 @@ use crate::limits::RANKS_MAX;
 /// Bytes of the shared region by default.
 const REGION_BYTES: u64 = 64 << 30;
 
-/// Default policy for evicting a rank's own pages. It keeps a part of a loop, which is used again.
+/// Default replacement policy. In a loop over more pages than fit, it keeps a part of the pages until they are used
+/// again.
 const POLICY: &str = "lirs";
 const POLICIES_WANTED: &str = "a replacement policy ('hanare run --policy help' lists them)";
 const PREFETCHERS_WANTED: &str = "a prefetcher ('hanare run --prefetch help' lists them)";
 
-/// First of the ports at which rank 0 of a Slurm step may listen. They are below the ports that the system assigns by
-/// itself.
+/// First of the `PORTS` ports at which rank 0 of a Slurm step may listen. They are below the ports that the system
+/// assigns by itself.
 const PORT_FIRST: u32 = 20_000;
 const PORTS: u32 = 10_000;
 
@@ -44,37 +45,38 @@ pub enum Meet {
 /// One rank's part in a job.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Job {
-    /// This rank.
+    /// The number of this rank.
     pub rank: Rank,
     /// Number of ranks.
     pub ranks: u16,
-    /// Number that distinguishes jobs which could meet at one address. 0 if unknown.
+    /// Number of the job, which tells apart jobs that meet at one address. 0 if unknown.
     pub number: u64,
     /// Where the ranks meet. `None` for a single rank.
     pub meet: Option<Meet>,
     /// Whether links may leave this machine although they are not protected.
     pub trusts_network: bool,
-    /// Process number of the launcher. The rank ends when the launcher does.
+    /// Process number of the launcher. The rank ends when the launcher does. `None` without a launcher.
     pub launcher: Option<i32>,
-    /// How to treat stale copies.
+    /// The protocol for stale copies.
     pub protocol: Protocol,
     /// Whether homes move to the main writer.
     pub migrate: bool,
     /// How pages travel.
     pub transfer: Transfer,
-    /// Whether each rank is bound to its share of the CPUs, if each rank can have one.
+    /// Whether each rank is bound to its share of the CPUs. This needs at least one CPU for each rank.
     pub bind: bool,
-    /// Bytes of the region, whole pages.
+    /// Bytes of the region, a multiple of the page size.
     pub region_bytes: u64,
-    /// Bytes of shared pages beyond which a rank drops copies and evicts home pages. `None` keeps them all.
+    /// Most bytes of shared pages that a rank keeps. Beyond that it drops copies and evicts home pages. `None` is no
+    /// limit.
     pub local_bytes: Option<u64>,
-    /// The store of evicted pages.
+    /// The backing store of evicted pages.
     pub elsewhere: Target,
-    /// The replacement policy for them, named as in `hanare run --policy`.
+    /// The replacement policy for shared pages, named as in `hanare run --policy`.
     pub policy: String,
-    /// The prefetcher for them, named as in `hanare run --prefetch`.
+    /// The prefetcher for shared pages, named as in `hanare run --prefetch`.
     pub prefetch: String,
-    /// Directory for this rank's counters at shutdown.
+    /// Directory to which this rank writes its counters at shutdown. `None` writes none.
     pub counts: Option<PathBuf>,
 }
 
@@ -86,17 +88,17 @@ pub enum JobError {
     Value {
         /// The variable.
         name: &'static str,
-        /// Its value.
+        /// The variable's value.
         value: String,
-        /// The values that it may have.
+        /// The values that the variable may have.
         wanted: &'static str,
     },
-    /// A variable is missing that another one requires.
+    /// A variable that another variable requires is missing.
     #[error("{name} is not set although {other} is; start the ranks with 'hanare launch', srun or mpirun")]
     Missing {
         /// The variable.
         name: &'static str,
-        /// The one that is set.
+        /// The variable that requires it.
         other: &'static str,
     },
     /// Zero copy was requested across hosts.
@@ -107,17 +109,17 @@ pub enum JobError {
     NoAddress,
 }
 
-/// Variables by which a starter numbers its processes: the rank, the number of ranks, and those that identify the job.
+/// The variables that Open MPI and Slurm set: the rank, the number of ranks, and variables that identify the job.
 const STARTERS: [(&str, &str, &[&str]); 2] = [
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"]),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", &["SLURM_JOB_ID", "SLURM_STEP_ID"]),
 ];
 
 impl Job {
-    /// Reads the environment through `get`.
+    /// Reads the settings from the environment through `get`.
     ///
     /// # Errors
-    /// When it contradicts itself or names something that does not exist.
+    /// The variables contradict each other, or one has an invalid value.
     pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<Self, JobError> {
         let (rank, ranks, meet, job) = place(&get)?;
         let choose = |name, wanted, choices: &[&str]| match get(name) {
@@ -214,7 +216,8 @@ fn is_on_several_hosts(get: &impl Fn(&str) -> Option<String>, starter: &str, ran
     Ok(here.is_some_and(|here| here < ranks))
 }
 
-/// The address of rank 0 in a Slurm step: on the step's first host, at a port derived from the step's number.
+/// Returns the address of rank 0 in a Slurm step. It is the step's first host, with a port derived from the step's
+/// number.
 fn address_of_slurm(get: &impl Fn(&str) -> Option<String>, key: &str) -> Result<String, JobError> {
     let hosts = get("SLURM_STEP_NODELIST").ok_or(JobError::NoAddress)?;
     let host = first_host(&hosts).ok_or(JobError::NoAddress)?;
@@ -222,7 +225,7 @@ fn address_of_slurm(get: &impl Fn(&str) -> Option<String>, key: &str) -> Result<
     Ok(format!("{host}:{}", PORT_FIRST + number % PORTS))
 }
 
-/// The first name in a list of hosts as Slurm writes it: `a`, `a,b` or `a[01-04,7],b`.
+/// Returns the first name in a list of hosts as Slurm writes it: `a`, `a,b` or `a[01-04,7],b`.
 fn first_host(hosts: &str) -> Option<String> {
     let name = match hosts.split_once([',', '[']) {
         Some((name, rest)) if hosts.as_bytes().get(name.len()) == Some(&b'[') => {
@@ -236,7 +239,7 @@ fn first_host(hosts: &str) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// A number that differs for different job names (FNV-1a).
+/// Returns a number that differs for different job names (FNV-1a).
 fn number_of(key: &str) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     key.bytes().fold(0xcbf2_9ce4_8422_2325, step)

@@ -5,7 +5,7 @@ use hanare_wire::frame::{HEADER_BYTES, Header, Kind};
 use super::job::{Job, Transfer};
 use crate::coherence::{Protocol, Rank};
 
-/// Number of the message by which ranks introduce themselves.
+/// Frame code of the message by which ranks introduce themselves.
 const JOIN: u32 = 32;
 const JOIN_BYTES: usize = 40;
 /// Bytes of an introduction, with its header.
@@ -19,10 +19,10 @@ pub(super) struct Join {
     pub(super) settings: [u8; 4],
     pub(super) region_bytes: u64,
     pub(super) program: u64,
-    /// The process of the rank, whose descriptors give access to its memory.
+    /// Process number of the rank. Peers open its memory through `/proc`.
     pub(super) process: u32,
     pub(super) memory: u32,
-    /// Number of the job, because several jobs could meet at one address.
+    /// Number of the job. It tells apart jobs that meet at one address.
     pub(super) job: u64,
 }
 
@@ -81,7 +81,8 @@ impl Join {
         })
     }
 
-    /// The setting, if any, that differs from another rank's although it must be equal.
+    /// Returns the name of a setting that differs from the other rank's although both must be equal. `None` if all
+    /// agree.
     pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
         [
             (self.job != other.job, "the job"),
@@ -95,7 +96,8 @@ impl Join {
     }
 }
 
-/// A number that differs for different programs (FNV-1a of the executable's length and its first and last bytes).
+/// Returns a number that differs for different programs. It is the FNV-1a hash of the executable's length and its first
+/// and last bytes.
 fn program_number() -> u64 {
     let bytes = std::fs::read("/proc/self/exe").unwrap_or_default();
     let ends = bytes.iter().take(1 << 16).chain(bytes.iter().rev().take(1 << 16));

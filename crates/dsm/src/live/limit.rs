@@ -1,18 +1,17 @@
-//! A rank that keeps less memory than it has pages: what the pager decides about shared pages, carried out on the region.
+//! A rank with limited memory: carries out on the region what the pager decides about shared pages.
 //!
-//! The pager ([`Pager`]) decides about them as about private far memory: which leave, which come ahead, how many stay. To it
-//! a page is in view while it has memory; whether the program sees it is coherence's matter. Pages come in two kinds, which
-//! rank before the policy ([`ByKind`], SSS-CORE's method 3): copies, which their homes have too and which are just dropped,
-//! and pages at home, which are sole or master copies. Those are evicted to the store unless it has the same bytes already.
-//! They come back when they are accessed here, served, or written by a peer. The memory of twins is no part of the budget.
+//! The pager ([`Pager`]) decides which pages leave memory, which are fetched ahead, and how many stay. A page is
+//! resident to the pager while it has memory. Coherence alone decides what the program may access. Pages come in two
+//! kinds, which rank before the policy ([`ByKind`], SSS-CORE's method 3). Copies exist at their homes too, so they are
+//! just dropped. Home pages are sole or master copies. They are written to the backing store, unless it holds the same
+//! bytes. They come back when any rank needs them. Twins are no part of the pager's budget.
 //!
-//! Coherence says which pages stay: those with a twin, those that a peer has pinned ([`Gates`]), those that one action needs
-//! together, those that came or were accessed last. A home page that is merely open for writing is not under coherence: once
-//! it is out of view nobody writes to it, and it comes back as its state says. Nobody tells the pager who wrote: every page at
-//! home may have been written to since it came, which its pin word says when it leaves.
+//! Some pages must stay: pages with a twin, pages that a peer has pinned ([`Gates`]), pages that one action needs
+//! together, and the pages that arrived or were accessed last. The pager does not learn of writes, so it assumes one to
+//! each home page. The page's pin word says at its eviction whether there was one.
 //!
-//! Copies are dropped between events of the machine only, because a drop is one. So the memory is brought below the limit
-//! before pages come in. Only pages under coherence may exceed the limit.
+//! A drop of a copy is an event of the coherence machine, so copies are dropped only between its events. Therefore
+//! memory is brought below the limit before pages come in. Only pages that must stay may exceed the limit.
 
 use hanare_paging::kinds::{ByKind, Kind};
 use hanare_paging::prefetch::Prefetcher;
@@ -28,25 +27,25 @@ use super::gates::Gates;
 use super::region::{PAGE, Region};
 use crate::coherence::{PageSet, Run, runs_of};
 
-/// Most pages that were never used that are opened with one that was accessed.
+/// Most never-used pages that one access opens, with the accessed page.
 const AROUND_MAX: usize = 64;
-/// Most pages kept free for what comes next, so that copies can be dropped for it before pages at home have to go.
+/// Most pages that are kept free between events. With them, copies can be dropped before home pages must be evicted.
 const SPARE_MAX: usize = 128;
-/// Most pages that the pager keeps free by itself where it does not fetch ahead.
+/// Most pages that the pager keeps free by itself if it does not fetch ahead.
 const PAGER_SPARE: usize = 8;
-/// Pages that were accessed last, which stay: one instruction finds all the pages it needs, whatever the policy.
+/// Number of last accessed pages that stay in memory. So one instruction finds all its pages there, whatever the
+/// policy.
 const RECENT: usize = 8;
-/// Copies that came last, which stay: those that were fetched together are there when they are read. A quarter of the
-/// limit, between these bounds.
+/// Bounds on the number of last fetched copies that stay in memory. The number is a quarter of the limit.
 const FRESH: [usize; 2] = [4, 16];
 
-/// Why pages could not be moved.
+/// The reason why pages could not be moved.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
-    /// The view could not be changed.
+    /// The trapped mapping could not be changed.
     #[error("cannot change the view of shared pages: {}; free memory", std::io::Error::from_raw_os_error(.0.0))]
     View(Errno),
-    /// Memory servers.
+    /// The backing store failed.
     #[error(transparent)]
     Away(#[from] StoreError<'static>),
 }
@@ -58,7 +57,7 @@ impl From<Errno> for Trouble {
 }
 
 impl Trouble {
-    /// The exit code for it.
+    /// Returns the exit code for the error.
     pub(super) fn exit_code(&self) -> i32 {
         match self {
             Trouble::View(_) => super::fatal::EXIT_LOST,
@@ -67,50 +66,52 @@ impl Trouble {
     }
 }
 
-/// What went and came.
+/// Numbers of pages moved to and from the backing store.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Moved {
-    /// Pages at home taken out of memory.
+    /// Home pages evicted from memory.
     pub out: u64,
-    /// Those of them that were written to memory servers.
+    /// Evicted home pages that were written to the backing store.
     pub written: u64,
-    /// Pages fetched from there.
+    /// Pages fetched from the backing store.
     pub back: u64,
-    /// Most pages, twins among them, that were in memory at once.
+    /// Most pages that were in memory at once, with the twins.
     pub peak: u64,
 }
 
 pub(super) struct Limit {
     pages_max: usize,
-    /// Pages to be free between two events.
+    /// Number of pages that are kept free between two events.
     spare: usize,
     pub(super) gates: Gates,
     away: Away,
     pager: Pager,
-    /// The pager's answer to one event, the actions to be carried out, and those being carried out.
+    /// The actions for one event (`actions`), those to be carried out (`to_do`), and those being carried out (`doing`).
     actions: Actions,
     to_do: Vec<Action>,
     doing: Vec<Action>,
-    /// Pages whose kind is that of copies.
+    /// Pages whose kind is "copy" in the pager.
     copies: PageSet,
-    /// Copies that the pager takes out. The engine drops them between events, and tells by [`Self::dropped`].
+    /// Copies that the pager takes out. The engine drops them between events, then calls [`Self::dropped`].
     pub(super) dropping: Vec<u32>,
-    /// Pages that an action needs together.
+    /// Pages that one action needs together, so that they stay in memory.
     needed: Vec<u32>,
     recent: Last,
     fresh: Last,
-    /// Whether no page may be evicted now: those that leave are forgotten, or there may be room without.
+    /// Whether no page may be evicted now. This is set while pages are forgotten, and at first while pages come in.
     keeps_all: bool,
-    /// Pages that came for the last access.
+    /// Pages that came into memory for the last access.
     came: Vec<u32>,
-    /// Copies taken away while a peer still read what was this rank's then: their memory goes when it has.
+    /// Invalidated copies that a peer still reads. This rank was their home before. Their memory is freed afterwards.
     leaving: Vec<u32>,
     pub(super) moved: Moved,
 }
 
 impl Limit {
+    /// Makes a limit of `bytes` bytes for a region of `pages` pages.
+    ///
     /// # Errors
-    /// The region is longer than a pager's space.
+    /// The region has more pages than a pager can manage.
     pub(super) fn new(
         bytes: u64,
         pages: u32,
@@ -118,7 +119,7 @@ impl Limit {
         (policy, prefetcher): (ByKind, Box<dyn Prefetcher>),
     ) -> Result<Self, ConfigError> {
         let pages_max = (bytes / PAGE as u64) as usize;
-        // Pages are copied in and out, and unmapped where they are.
+        // Pages are copied to and from the backing store. For reference sampling they are unmapped in place.
         let class = Class { moves: false, frames: 0 };
         let config = Config {
             geometry: Geometry { units: pages, unit_bytes: PAGE as u32, block_units: 1 },
@@ -153,7 +154,7 @@ impl Limit {
         Ok(limit)
     }
 
-    /// Looks after the memory servers, and lets the pager look at what it put off.
+    /// Checks the memory servers from time to time. At each check the pager also does the work that it has put off.
     pub(super) fn look(&mut self, region: &mut Region) -> Result<(), Trouble> {
         if self.away.look()? {
             self.step(region, Event::Tick { now_ms: now_ns() / 1_000_000 })?;
@@ -161,23 +162,23 @@ impl Limit {
         Ok(())
     }
 
-    /// Nothing of the region is needed any more.
+    /// Closes the backing store. No page of the region is needed any more.
     pub(super) fn close(&self) {
         self.away.close();
     }
 
-    /// Whether a page has its bytes in memory.
+    /// Returns whether a page's bytes are in memory.
     pub(super) fn is_in(&self, page: u32) -> bool {
         matches!(self.pager.state_of(page), State::Resident | State::Staged)
     }
 
-    /// Whether more is in than there should be, and nothing can be done about it.
+    /// Returns whether more pages are in memory than the limit allows. Then no further page may leave.
     pub(super) fn is_exceeded(&self, region: &Region) -> bool {
         region.pages_held() > self.pages_max
     }
 
-    /// Whether twins are what takes the room: there is too little although all that may go went, or there is little and they
-    /// have much of it, so that other copies come and go.
+    /// Returns whether twins use too much memory. They do if the limit is exceeded although all pages that may leave
+    /// have left. They also do if little memory is free and twins use more than a quarter of the limit.
     pub(super) fn lacks_room(&self, region: &Region) -> bool {
         let held = region.pages_held();
         held > self.pages_max || held + 2 * self.spare > self.pages_max && region.twins_held() > self.pages_max / 4
@@ -185,7 +186,7 @@ impl Limit {
 
     // ---- the pager --------------------------------------------------------------------------------------------------
 
-    /// Takes an event to the pager, and carries out what it answers until that is all done.
+    /// Passes an event to the pager, and carries out its actions until none are left.
     fn step(&mut self, region: &mut Region, event: Event) -> Result<Progress, Trouble> {
         let progress = self.tell(region, event);
         self.carry_out(region)?;
@@ -222,7 +223,7 @@ impl Limit {
                         }
                         self.tell(region, Event::Hidden { page, ok: true });
                     }
-                    // Coherence says what the program may see of it.
+                    // Coherence decides what the program may access.
                     Action::Show { page, .. } => self.arrived(region, Run { first: page.0, count: 1 }),
                     Action::Release { unit, count } => released.extend(unit..unit + count),
                     Action::Wake { .. } => {}
@@ -241,8 +242,8 @@ impl Limit {
         Ok(())
     }
 
-    /// Tells the pager that pages of one kind are in. A peer may write to one at home at any time, and the program without a
-    /// trap where coherence needs none.
+    /// Tells the pager that the pages of a run are in memory. They are all copies, or all home pages. A home page may
+    /// have been written already: by a peer, or by the program if coherence needs no trap for that.
     fn arrived(&mut self, region: &Region, run: Run) {
         let certain = self.copies.contains(run.first);
         self.tell(region, Event::Arrived { page: PageId(run.first), count: run.count, certain, ok: true });
@@ -255,7 +256,7 @@ impl Limit {
         zeroes.retain(|&page| {
             let is_copy = self.copies.contains(page);
             if is_copy {
-                // The caller writes its bytes.
+                // The caller writes the copy's bytes.
                 region.came(page);
                 self.arrived(region, Run { first: page, count: 1 });
             }
@@ -272,12 +273,12 @@ impl Limit {
         Ok(())
     }
 
-    /// Takes pages out of memory, as far as they may go, and tells the pager which did.
+    /// Takes pages out of memory, and tells the pager for each whether it has left.
     fn take_out(&mut self, region: &mut Region, pages: &[(u32, Bytes)]) -> Result<(), Trouble> {
         let (mut gone, mut written) = (Vec::new(), Vec::new());
         for &(page, bytes) in pages {
             match self.copies.contains(page) {
-                // It is forgotten. Its memory is the caller's matter.
+                // The pager forgets the page. The caller frees its memory.
                 is_copy if self.keeps_all => {
                     if !is_copy {
                         self.gates.retire(page);
@@ -285,10 +286,10 @@ impl Limit {
                     self.taken_out(region, page, true, false);
                 }
                 true => self.dropping.push(page),
-                // Closed first: from then on no peer writes; hidden next: from then on nobody does.
+                // The page is closed first, so no peer writes to it, and unmapped next, so the program does not.
                 false => match self.gates.close(page) {
                     Some(is_written) => gone.push((page, bytes, is_written)),
-                    // A peer was faster.
+                    // A peer has pinned the page, so it stays.
                     None => self.taken_out(region, page, false, false),
                 },
             }
@@ -296,7 +297,7 @@ impl Limit {
         let runs = runs_of(&mut gone.iter().map(|&(page, ..)| page).collect());
         runs.iter().try_for_each(|&run| region.hide(run))?;
         for (page, bytes, is_written) in &mut gone {
-            // A page of zeroes takes no room in the store, unless it did before.
+            // A page of zeroes that the backing store does not hold need not be written.
             *is_written &= *bytes != Bytes::MaybeZero || !region.is_zero(*page);
             debug_assert!(matches!(bytes, Bytes::Unknown | Bytes::MaybeZero), "a page at home is written on a guess");
             written.extend(is_written.then_some(*page));
@@ -313,7 +314,7 @@ impl Limit {
         self.tell(region, Event::TakenOut { page: PageId(page), ok, changed });
     }
 
-    /// The pager forgets pages. Their memory is the caller's matter.
+    /// Makes the pager forget pages. The caller frees their memory.
     pub(super) fn forget(&mut self, region: &mut Region, run: Run) -> Result<(), Trouble> {
         self.keeps_all = true;
         let Run { mut first, count } = run;
@@ -322,7 +323,7 @@ impl Limit {
             first = match self.step(region, Event::Discard { first, end })? {
                 Progress::Done => end,
                 Progress::Continue(next) => next,
-                // The engine drops this one.
+                // The engine is dropping this page, so it is skipped.
                 Progress::Busy(page) => page + 1,
             };
         }
@@ -330,7 +331,7 @@ impl Limit {
         Ok(())
     }
 
-    /// Gives the pager what twins and `more` pages leave it.
+    /// Sets the pager's budget to the part of the limit that twins and `more` further pages do not use.
     fn fit(&mut self, region: &mut Region, more: usize) -> Result<(), Trouble> {
         let others = region.pages_held().saturating_sub(self.pager.local_units() as usize);
         let units = u32::try_from(self.pages_max.saturating_sub(others + more)).unwrap_or(u32::MAX);
@@ -342,12 +343,12 @@ impl Limit {
 
     // ---- coming in --------------------------------------------------------------------------------------------------
 
-    /// Brings those of these home pages in that are not, in ascending order.
+    /// Brings home pages into memory if they are not there. `pages` is in ascending order.
     pub(super) fn bring_in(&mut self, region: &mut Region, pages: &[u32]) -> Result<(), Trouble> {
         self.bring_in_as(region, pages, false)
     }
 
-    /// Has a place for a copy, in which its bytes may be there already.
+    /// Makes room for a copy and counts the copy as in memory. Its bytes may be there already.
     pub(super) fn copy_comes(&mut self, region: &mut Region, page: u32) -> Result<(), Trouble> {
         self.fresh.note(page);
         self.bring_in_as(region, &[page], true)
@@ -360,7 +361,7 @@ impl Limit {
         }
         self.needed.extend(pages);
         self.fit(region, 0)?;
-        // Room is left for this between events.
+        // There is room as a rule, because some pages are kept free between events. So nothing is evicted at first.
         self.keeps_all = true;
         for &page in pages {
             if !self.is_in(page) {
@@ -370,7 +371,7 @@ impl Limit {
         }
         self.carry_out(region)?;
         self.keeps_all = false;
-        // First pages are evicted. If too few may go, all that is in is under coherence.
+        // If room is missing, the first turn evicts pages. The second turn exceeds the limit if that was not enough.
         for is_last in [false, true] {
             let missing = pages.iter().filter(|&&page| !self.is_in(page)).count() as u32;
             if missing > 0 {
@@ -392,7 +393,7 @@ impl Limit {
         }
     }
 
-    /// A page was accessed. If it was unmapped to see that, the policy sees it.
+    /// Notes that a page was accessed. The policy learns of it if the page was unmapped for reference sampling.
     pub(super) fn seen(&mut self, region: &mut Region, page: u32) -> Result<(), Trouble> {
         self.recent.note(page);
         if self.pager.state_of(page) == State::Staged {
@@ -401,8 +402,8 @@ impl Limit {
         Ok(())
     }
 
-    /// Brings an accessed page of this rank's in. Says which pages are to be shown, itself among them: for a page that was
-    /// never used, those behind it that are `alike` and never used either; for one that was away, those that came with it.
+    /// Brings an accessed home page into memory. Returns the page and others to be shown, for all of which `alike`
+    /// holds. They are pages that came in with the page, or never-used pages behind a page that was never used.
     pub(super) fn bring_in_with(
         &mut self,
         region: &mut Region,
@@ -423,7 +424,7 @@ impl Limit {
         Ok(runs_of(&mut shown))
     }
 
-    /// Has room for a twin.
+    /// Makes room for a twin.
     pub(super) fn twin_comes(&mut self, region: &mut Region) -> Result<(), Trouble> {
         if region.pages_held() >= self.pages_max {
             self.fit(region, 1)?;
@@ -432,20 +433,20 @@ impl Limit {
         Ok(())
     }
 
-    /// Has room for what comes next, between events: copies may go.
+    /// Makes room, between events, for the pages that come next. Copies may be dropped for it only if `may_drop`.
     pub(super) fn make_spare_room(&mut self, region: &mut Region, may_drop: bool) -> Result<(), Trouble> {
         if region.pages_held() + self.spare <= self.pages_max {
             return Ok(());
         }
         let hold = |on| Event::Hold { kind: Kind::SharedCopy, on };
         self.step(region, hold(!may_drop))?;
-        // The pager leaves some free by itself.
+        // The pager keeps some of these pages free by itself.
         self.fit(region, self.spare - (self.spare / 2).min(PAGER_SPARE))?;
         self.step(region, hold(true))?;
         Ok(())
     }
 
-    /// The engine dropped a copy, or could not.
+    /// Tells the pager whether the engine could drop a copy.
     pub(super) fn dropped(&mut self, region: &mut Region, page: u32, ok: bool) -> Result<(), Trouble> {
         self.taken_out(region, page, ok, false);
         self.carry_out(region)
@@ -453,20 +454,21 @@ impl Limit {
 
     // ---- homes and copies -------------------------------------------------------------------------------------------
 
-    /// A copy that is here became the master.
+    /// Notes that a copy in memory became the master copy.
     pub(super) fn adopted(&mut self, region: &mut Region, page: u32) -> Result<(), Trouble> {
         self.forget(region, Run { first: page, count: 1 })?;
         self.gates.mark_written(page);
         self.bring_in(region, &[page])
     }
 
-    /// A page that is in became a copy.
+    /// Notes that a home page in memory became a copy.
     pub(super) fn given_away(&mut self, region: &mut Region, page: u32) -> Result<(), Trouble> {
         self.forget(region, Run { first: page, count: 1 })?;
         self.copy_comes(region, page)
     }
 
-    /// Copies were taken away: nobody asks for their bytes, but for who was told to read them before.
+    /// Unmaps invalidated copies and frees their memory. A page that a peer has pinned keeps it until the peer has read
+    /// it.
     pub(super) fn invalidated(&mut self, region: &mut Region, run: Run) -> Result<(), Trouble> {
         self.forget(region, run)?;
         region.hide(run)?;
@@ -480,7 +482,7 @@ impl Limit {
         Ok(())
     }
 
-    /// Gives back the memory of copies that had to wait, unless they are `used` again.
+    /// Frees the memory of invalidated copies that no peer reads any more, except those that are `used` again.
     pub(super) fn see_off(&mut self, region: &mut Region, used: impl Fn(u32) -> bool) -> Result<(), Trouble> {
         let mut leaving = std::mem::take(&mut self.leaving);
         let mut done = Ok(());
@@ -531,13 +533,13 @@ mod tests {
     const PAGES: u32 = 600;
     const ROOM: usize = 64;
 
-    /// Pages that take memory, as the kernel says; those of the gates among them.
+    /// Returns the number of pages of memory that the kernel counts for the memfd. Pin words are among them.
     fn blocks(region: &Region) -> usize {
         rustix::fs::fstat(region.memory()).expect("a descriptor").st_blocks as usize * 512 / PAGE
     }
 
-    /// Pages come, are written, or are given back, in any order: each holds what was written last, what is in memory is
-    /// what is counted, and it is never more than there is room for.
+    /// Pages come in, are written, or are freed, in any order. Each holds what was written last. The counted pages are
+    /// those in memory, and never exceed the limit.
     #[test]
     fn what_is_in_is_what_is_counted_and_no_page_is_lost() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! The connections to the other ranks: whole frames in, whole frames out, without blocking.
+//! The connections to other ranks. They send and receive whole frames, and never block.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,19 +11,19 @@ use super::post::Post;
 use crate::coherence::{Rank, Urgency};
 use hanare_wire::frame::{FLAG_PAYLOAD_CRC, HEADER_BYTES, Header, Kind};
 
-/// Bytes taken from a connection at a time.
+/// Bytes read from a connection at a time.
 const READ_BYTES: usize = 64 << 10;
 
 /// Why a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LinkError {
-    /// The peer closed it, or died.
+    /// The peer closed the connection, or died.
     Closed,
     /// The peer sent bytes that are not a frame.
     Garbage,
 }
 
-/// Received bytes. Those from `bytes[taken..]` on are not yet taken.
+/// Received bytes. The frames in `bytes[taken..]` are not yet taken.
 #[derive(Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
@@ -33,10 +33,10 @@ pub(super) struct Inbox {
 /// Message rings by which frames travel between two ranks of one host. Their socket then carries only bytes that wake
 /// the peer.
 pub(super) struct Posts {
-    /// This rank's memory, and the ring in it that the peer writes to.
+    /// This rank's message rings. The peer writes to the ring of number `peer`.
     pub(super) own: Arc<Post>,
     pub(super) peer: Rank,
-    /// The peer's memory, and the ring in it that this rank writes to.
+    /// The peer's message rings. This rank writes to the ring of number `me`.
     pub(super) theirs: Post,
     pub(super) me: Rank,
 }
@@ -46,14 +46,14 @@ pub(super) struct Link {
     stream: OwnedFd,
     posts: Option<Posts>,
     inbox: Inbox,
-    /// Frames to be sent. Of the first one, the bytes from `sent` on.
+    /// Frames to be sent. The first `sent` bytes of the first frame are sent already.
     outbox: VecDeque<Vec<u8>>,
     sent: usize,
     sequence: u64,
 }
 
 impl Link {
-    /// A link over a connected socket.
+    /// Makes a link over a connected socket.
     pub(super) fn new(stream: OwnedFd, posts: Option<Posts>) -> Result<Self, Errno> {
         rustix::io::ioctl_fionbio(&stream, true)?;
         Ok(Self { stream, posts, inbox: Inbox::default(), outbox: VecDeque::new(), sent: 0, sequence: 0 })
@@ -63,40 +63,41 @@ impl Link {
         self.stream.as_fd()
     }
 
-    /// The number of the next frame.
+    /// Returns the number of the next frame.
     pub(super) fn next_sequence(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence
     }
 
-    /// Sends a frame now, or as soon as there is room. Returns its buffer if it was sent at once. Its urgency decides
-    /// whether a waiting peer is woken.
+    /// Sends a frame now, or as soon as there is room. Returns the frame's buffer if it was sent at once. `urgency`
+    /// decides whether the peer is notified.
     pub(super) fn send(&mut self, frame: Vec<u8>, urgency: Urgency) -> Result<Option<Vec<u8>>, LinkError> {
         self.outbox.push_back(frame);
         if self.posts.is_some() { self.flush_by_post(urgency) } else { self.flush() }
     }
 
-    /// Whether a frame is in the message ring, which no event reports.
+    /// Returns whether a frame is in the message ring. No event reports such frames.
     pub(super) fn has_post(&self) -> bool {
         self.posts.as_ref().is_some_and(|posts| posts.own.has(posts.peer))
     }
 
-    /// Whether a frame of `bytes` bytes, sent now, reaches the peer at once.
+    /// Returns whether a frame of `bytes` bytes, sent now, reaches the peer at once.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         self.outbox.is_empty() && self.posts.as_ref().is_some_and(|posts| posts.theirs.has_room(posts.me, bytes))
     }
 
-    /// Whether the socket reports room for the queued frames. With message rings the peer notifies this rank instead.
+    /// Returns whether the socket reports room for the queued frames. With message rings, the peer notifies this rank
+    /// of room.
     pub(super) fn is_told_of_room(&self) -> bool {
         self.posts.is_none()
     }
 
-    /// Whether frames are queued.
+    /// Returns whether frames are queued.
     pub(super) fn is_behind(&self) -> bool {
         !self.outbox.is_empty()
     }
 
-    /// Wakes the peer by a byte without meaning.
+    /// Notifies the peer with one byte, whose value has no meaning.
     fn ring(stream: &OwnedFd) -> Result<(), LinkError> {
         loop {
             return match rustix::net::send(stream, &[0], SendFlags::NOSIGNAL) {
@@ -127,8 +128,8 @@ impl Link {
             self.sent = 0;
             emptied = self.outbox.pop_front();
         }
-        // Without room the peer must take the frame, whatever it is. A ring that was full before may hold only messages
-        // that nobody announced.
+        // The peer must empty a full ring, however urgent its frames are. The ring may hold only frames of which the
+        // peer was not notified.
         let is_full = !self.outbox.is_empty();
         let urgency = if is_full { Urgency::Now } else { urgency };
         if (has_put || is_full) && posts.theirs.is_to_be_rung(urgency) {
@@ -159,15 +160,15 @@ impl Link {
         Ok(emptied)
     }
 
-    /// Takes in what has arrived. `told` says that the socket is readable. Whole frames are available even after an
-    /// error, since they came before the end.
+    /// Reads the bytes that have arrived into the inbox. `told` says that the socket is readable. After an error, the
+    /// whole frames that arrived before are still in the inbox.
     pub(super) fn fill(&mut self, told: bool) -> Result<(), LinkError> {
         let Inbox { bytes, taken } = &mut self.inbox;
         bytes.drain(..*taken);
         *taken = 0;
         if let Some(posts) = &self.posts {
-            // The socket is read before the ring: if it reports the peer's end, the ring already holds all that the
-            // peer wrote.
+            // The socket is read before the ring. If the socket reports the peer's end, the ring already holds all that
+            // the peer wrote.
             let end = if told { Self::hear_rings(&self.stream) } else { Ok(()) };
             let wants_room = posts.own.take(posts.peer, bytes).map_err(|_| LinkError::Garbage)?;
             if wants_room && end.is_ok() {
@@ -181,7 +182,7 @@ impl Link {
             let outcome = rustix::io::read(&self.stream, rustix::buffer::spare_capacity(bytes));
             match outcome {
                 Ok(0) => return Err(LinkError::Closed),
-                // Less than requested: no more has arrived yet.
+                // The read returned less than requested, so no more has arrived yet.
                 Ok(count) if count < READ_BYTES => return Ok(()),
                 Ok(_) => {}
                 Err(Errno::INTR) => {}
@@ -191,7 +192,7 @@ impl Link {
         }
     }
 
-    /// Reads and drops the bytes that woke this rank.
+    /// Reads and drops the bytes that notified this rank.
     fn hear_rings(stream: &OwnedFd) -> Result<(), LinkError> {
         let mut bytes = [0; 512];
         loop {
@@ -205,8 +206,8 @@ impl Link {
         }
     }
 
-    /// Takes the inbox out of the link, so that its frames can be handled while others are sent. [`Self::put_inbox`]
-    /// puts it back.
+    /// Takes the inbox out of the link, so that its frames can be processed while other frames are sent.
+    /// [`Self::put_inbox`] puts it back.
     pub(super) fn take_inbox(&mut self) -> Inbox {
         std::mem::take(&mut self.inbox)
     }
@@ -218,7 +219,7 @@ impl Link {
 }
 
 impl Inbox {
-    /// The next whole frame: its header and its payload.
+    /// Takes the next whole frame: its header and its payload. `None` if no whole frame has arrived.
     pub(super) fn frame(&mut self) -> Result<Option<(Header, &[u8])>, LinkError> {
         let Some(head) = self.bytes[self.taken..].first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         let header = Header::decode(head).map_err(|_| LinkError::Garbage)?;

@@ -1,7 +1,8 @@
-//! How ranks find each other and compare their settings. On one host each has a socket in one directory. Across hosts
-//! each listens at a port of its own, and rank 0, whose address all know, sends everyone the addresses of the others.
+//! How ranks find each other and compare their settings. On one host, each rank has a socket in one directory. Across
+//! hosts, each rank listens at a port of its own. All ranks know the address of rank 0, which sends them the other
+//! addresses.
 //!
-//! A caller that is not a rank of the job is dropped (`reception`). A rank that was dropped by mistake tries again.
+//! A caller that is not a rank of the job is dropped (`reception`). A rank that was dropped by mistake connects again.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,7 +27,7 @@ use crate::coherence::{Rank, RankSet};
 const TRY_AGAIN: Duration = Duration::from_millis(2);
 /// Pause between two checks for a lost rank.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// Name of the launcher's file in the folder: it holds the number of the first rank that has ended.
+/// Name of the file in the folder in which the launcher writes the number of a rank that has ended.
 const ENDED: &str = "ended";
 
 /// Why the ranks did not meet.
@@ -67,7 +68,7 @@ pub(super) enum MeetError {
          of loopback, or set HANARE_TRUSTED_NETWORK=yes where nobody else is on the network"
     )]
     Unguarded(SocketAddr),
-    /// Some ranks did not come.
+    /// Some ranks did not arrive in time.
     #[error(
         "rank {rank} waited {seconds} s for {missing}; check that every rank was started, calls dsm_startup, and is \
              on this host"
@@ -87,12 +88,12 @@ pub(super) enum MeetError {
     Differs {
         /// This rank.
         rank: Rank,
-        /// The other.
+        /// The other rank.
         other: Rank,
         /// The setting that differs.
         what: &'static str,
     },
-    /// The answer came from something that is not a rank, or from a rank of another release or user.
+    /// What answered is not a rank, or is a rank of another release or user.
     #[error(
         "what answered rank {rank} where rank {other} should be is no rank of this user and this release of hanare; \
              use the same release everywhere, and an address or a directory that nothing else uses"
@@ -103,18 +104,18 @@ pub(super) enum MeetError {
         /// The rank that should have answered.
         other: Rank,
     },
-    /// A rank ended meanwhile.
+    /// A rank ended before all ranks had met.
     #[error("rank {rank} lost rank {other}: it ended before all ranks had met, or was killed; look at what it said")]
     Lost {
         /// This rank.
         rank: Rank,
-        /// The other.
+        /// The other rank.
         other: Rank,
     },
 }
 
 impl MeetError {
-    /// The exit code for the error.
+    /// Returns the exit code for the error.
     pub(super) fn exit_code(&self) -> i32 {
         match self {
             MeetError::Lost { .. } => EXIT_LOST,
@@ -139,18 +140,18 @@ fn meet_in(place: &Path, job: &Job, join: &Join, patience: Duration) -> Result<M
     let failed = |source| MeetError::Place { path: place.to_owned(), source };
     let folder = Folder::open(place)?;
     let mine = folder.socket_of(job.rank);
-    // The socket was left by a rank of an earlier job of the same name.
+    // Removes a socket that a rank of an earlier job of the same name left.
     remove(&mine).map_err(failed)?;
     let listener = UnixListener::bind(&mine).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let mut meeting = Meeting::new(job, join, patience);
     meeting.introduce(0..job.rank.0, &listener, |rank| folder.connect(rank))?;
-    // All ranks that need this socket have connected. The last rank also removes the directory, unless the launcher
-    // keeps it.
+    // All ranks that need this socket have connected. Without a launcher, each rank tries to remove the directory, and
+    // the last one succeeds.
     remove(&mine).map_err(failed)?;
     if job.launcher.is_none() {
-        // Ignored: this fails while another rank's socket is in the directory. A directory that stays is used by the
-        // next job of this name.
+        // Ignored: this fails while another rank's socket is in the directory. If the directory stays, the next job of
+        // this name uses it.
         let _ = std::fs::remove_dir(place);
     }
     Ok(meeting.met)
@@ -180,8 +181,8 @@ impl<'a> Meeting<'a> {
         Self { job, join, patience, deadline: now + patience, met, looked: now }
     }
 
-    /// Connects to the ranks of a range, and waits for the ranks above this one. A rank that comes is answered at once,
-    /// even while this rank waits for the range. So no cycle of ranks waits for each other.
+    /// Connects to the ranks `below`, answers the ranks above this rank, and then waits for the answers of `below`. So
+    /// no cycle of ranks waits for each other.
     pub(super) fn introduce(
         &mut self,
         below: Range<u16>,
@@ -203,8 +204,8 @@ impl<'a> Meeting<'a> {
         Ok(())
     }
 
-    /// Connects to a rank, and retries until the deadline, since that rank may not have started yet. Sends this rank's
-    /// introduction.
+    /// Connects to a rank and sends it this rank's introduction. Retries until the deadline, because that rank may not
+    /// have started yet.
     pub(super) fn ask(
         &mut self,
         hello: &[u8],
@@ -221,8 +222,8 @@ impl<'a> Meeting<'a> {
         }
     }
 
-    /// Waits for the answer of a rank that was asked. Asks again when the connection ends without one: the other rank
-    /// may have dropped it among many callers.
+    /// Waits for the answer of a rank that was asked. If the connection ends without an answer, asks again: the other
+    /// rank may have dropped it among many callers.
     pub(super) fn be_answered(
         &mut self,
         other: Rank,
@@ -235,7 +236,8 @@ impl<'a> Meeting<'a> {
             if self.read(&stream, &mut bytes)? {
                 let stranger = MeetError::Stranger { rank: self.job.rank, other };
                 match Join::decode(&bytes) {
-                    // A connection to a free port of this host can, by chance, connect to itself.
+                    // By chance, a connection to a free port of this host can be connected to itself. Then the loop
+                    // connects again.
                     Some(theirs) if theirs == *self.join => {}
                     Some(theirs) if theirs.rank == other || self.join.difference(&theirs).is_some() => {
                         return self.place(theirs, stream);
@@ -248,7 +250,8 @@ impl<'a> Meeting<'a> {
         }
     }
 
-    /// Waits for a rank that comes by itself, answers it and adds it. Returns the bytes behind its introduction.
+    /// Waits until a rank of this job connects, answers it, and adds it. Returns its introduction with the bytes behind
+    /// it.
     pub(super) fn welcome<D: Door>(&mut self, reception: &mut Reception<'_, D>) -> Result<Hello, MeetError> {
         loop {
             let came = reception.next(Instant::now() + LOOK_AGAIN);
@@ -268,7 +271,7 @@ impl<'a> Meeting<'a> {
         }
     }
 
-    /// Reads a rank's message. Returns false when the connection ended before.
+    /// Reads a message that fills `bytes`. Returns false if the connection ends before.
     pub(super) fn read(&mut self, stream: &OwnedFd, bytes: &mut [u8]) -> Result<bool, MeetError> {
         let mut done = 0;
         loop {
@@ -309,7 +312,7 @@ impl<'a> Meeting<'a> {
         Ok(())
     }
 
-    /// A rank whose connection closed, or that the launcher reports as ended.
+    /// Returns a rank whose connection has closed, or that the launcher reports as ended.
     fn lost(&self) -> Option<Rank> {
         let is_gone = |met: &Option<(Join, OwnedFd)>| met.as_ref().is_some_and(|(_, stream)| has_hung_up(stream));
         let gone = self.met.iter().position(is_gone).map(|rank| Rank(rank as u16));
@@ -321,7 +324,7 @@ impl<'a> Meeting<'a> {
         })
     }
 
-    /// The error that names the missing ranks.
+    /// Returns the error that names the missing ranks.
     pub(super) fn missing(&self) -> MeetError {
         let mut ranks = RankSet::EMPTY;
         for rank in (0..self.job.ranks).map(Rank) {
@@ -336,7 +339,7 @@ impl<'a> Meeting<'a> {
     }
 }
 
-/// Whether the other end of a connection is closed.
+/// Returns whether the other end of a connection is closed.
 pub(super) fn has_hung_up(stream: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -353,7 +356,7 @@ mod tests {
     use super::*;
     use crate::coherence::Protocol;
 
-    /// A rank that meets in this folder.
+    /// Makes the settings of a rank that meets in the folder `place`.
     fn job(rank: u16, ranks: u16, place: &Path) -> Job {
         let mut job = Job::from_env(|_| None).expect("nothing is set");
         (job.rank, job.ranks, job.meet) = (Rank(rank), ranks, Some(Meet::Folder(place.to_owned())));
@@ -366,7 +369,7 @@ mod tests {
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     }
 
-    /// A port that was free a moment ago.
+    /// Returns an address of this host with a port that was just free.
     fn address() -> String {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.local_addr().expect("an address").to_string()
@@ -403,7 +406,7 @@ mod tests {
         check_among_strangers(&by_tcp, move || TcpStream::connect(&at).map(OwnedFd::from));
     }
 
-    /// Rank 0 is there before the strangers; the other ranks come after them.
+    /// Starts rank 0, then lets strangers connect, then starts the other ranks.
     fn check_among_strangers(job: &dyn Fn(u16) -> Job, connect: impl Fn() -> io::Result<OwnedFd>) {
         let began = Instant::now();
         let patience = Duration::from_secs(20);
@@ -432,7 +435,7 @@ mod tests {
                 stream
             });
             let stream = stream.expect("rank 0 is there");
-            // Strangers may be dropped while they speak, except the first.
+            // Rank 0 may drop a stranger while it sends, but not the first one.
             let is_said = say(&stream, said[turn % said.len()], Instant::now()).is_ok();
             assert!(is_said || turn > 0);
             strangers.push(stream);
@@ -475,7 +478,7 @@ mod tests {
             let job = job(0, 3, &folder);
             move || meet(&job, &Join::of(&job, 0), Duration::from_secs(20))
         });
-        // Rank 1 gives up before the others do.
+        // Rank 1 gives up before rank 0 does.
         let second = job(1, 3, &folder);
         let began = Instant::now();
         meet(&second, &Join::of(&second, 0), Duration::from_millis(500)).expect_err("rank 2 does not come");
@@ -506,7 +509,7 @@ mod tests {
             std::fs::set_permissions(path(name), std::fs::Permissions::from_mode(mode)).expect("its mode");
         }
         std::fs::DirBuilder::new().mode(0o700).create(path("theirs")).expect("a directory");
-        // Only root can give a directory away, so only root can test this case.
+        // Only root can change a directory's owner, so only root can test this case.
         let is_given = std::os::unix::fs::chown(path("theirs"), Some(65_534), None).is_ok();
         symlink(path("own"), path("link")).expect("a link");
         std::fs::write(path("file"), "").expect("a file");

@@ -1,7 +1,8 @@
 //! A rank in a running program: carries out the decisions of [`crate::coherence`].
 //!
-//! One engine per process, behind one lock. Its thread answers traps and other ranks. While a thread of the program
-//! waits in a call, that thread answers them itself. So no thread must be woken when the call is over.
+//! Each process has one engine behind one lock. The engine's thread answers traps and messages of other ranks. A thread
+//! of the program that waits in a call answers them itself meanwhile. So nobody must wake that thread at the end of the
+//! call.
 
 mod away;
 mod behind;

@@ -1,32 +1,35 @@
-//! Which pages of a home peers may read without asking, in memory that the ranks of one host share.
+//! The published pages of a rank: peers on its host may read them without a request.
 //!
-//! Behind the region and the post in a rank's memfd lie a count and a byte a page, and behind them the twins of its pages.
-//! A reader looks whether a page is offered, says that it reads it (a message for which nobody is woken), copies, and looks again.
-//! The home counts up before it takes in who reads, in a call that tells what it wrote, and again behind it. So either it has
-//! heard of a reader by then, or that reader finds another count and asks for the page instead; and what a reader
-//! relies on was whole.
+//! Behind the region and the message rings, a rank's memfd holds a count, one status byte for each page, and the twins
+//! of the pages. A reader checks that a page is published, and sends its home a message about the read, which wakes
+//! nobody. Then the reader copies the page, and checks that the count and the page's status have not changed.
+//!
+//! The home makes the count odd before it publishes its writes. Next it takes in the messages about reads. At the end
+//! it makes the count even again. So either the home knows of a reader before it publishes its writes, or the reader
+//! finds another count and requests the page. A reader never uses bytes that changed during its copy.
 
 use std::os::fd::AsFd;
 
 use super::words::{MapError, Words};
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 
-/// Bytes in front of those of the pages; the first word counts, and is odd while its rank tells what it wrote.
+/// Bytes in front of the pages' status bytes. The first word is the count, which is odd while the rank publishes its
+/// writes.
 const HEAD_BYTES: usize = 4096;
 
-/// Nobody may read the page.
+/// Status of a page: no peer may read it.
 const WITHHELD: u8 = 0;
-/// The page itself may be read.
+/// Status of a page: peers may read the page itself.
 const PAGE: u8 = 1;
-/// Its twin may be.
+/// Status of a page: peers may read its twin instead of the page.
 const TWIN: u8 = 2;
 
-/// What one rank offers.
+/// The published pages of one rank.
 pub(super) struct Offers {
     words: Words,
 }
 
-/// What a reader found.
+/// The status of a page and the count, as a reader found them.
 #[derive(Clone, Copy)]
 pub(super) struct Offer {
     what: u8,
@@ -34,24 +37,24 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// Whether the page's twin is to be read instead of the page.
+    /// Returns whether the reader must read the page's twin instead of the page.
     pub(super) fn is_twin(self) -> bool {
         self.what == TWIN
     }
 }
 
 impl Offers {
-    /// Bytes of what is said of so many pages.
+    /// Returns the size in bytes of the count and the status of `pages` pages.
     pub(super) fn len_for(pages: u32) -> u64 {
         (HEAD_BYTES as u64 + u64::from(pages)).next_multiple_of(4096)
     }
 
-    /// Those that lie at an offset of a rank's memory.
+    /// Maps the count and the status bytes that lie at an offset of a rank's memfd.
     pub(super) fn map(memory: impl AsFd, offset: u64, pages: u32) -> Result<Self, MapError> {
         Ok(Self::over(Words::map(memory, offset, Self::len_for(pages) as usize)?))
     }
 
-    /// The offers in this memory.
+    /// Makes a count and status bytes of this memory.
     pub(super) fn over(words: Words) -> Self {
         Self { words }
     }
@@ -66,54 +69,55 @@ impl Offers {
 
     // ---- the home ---------------------------------------------------------------------------------------------------
 
-    /// The page itself may be read from now on. Its twin may be dropped afterwards.
+    /// Publishes the page itself. The caller may drop the page's twin afterwards.
     pub(super) fn offer(&self, page: u32) {
         self.say(page, PAGE);
     }
 
-    /// Its twin, which is made, may be read. The page itself may be written afterwards.
+    /// Publishes the page's twin, which must exist. The program may write the page itself afterwards.
     pub(super) fn offer_twin(&self, page: u32) {
         self.say(page, TWIN);
     }
 
-    /// Nobody may read the page any more. It may be written afterwards.
+    /// Withdraws a published page. The program may write the page afterwards.
     pub(super) fn withhold(&self, page: u32) {
         self.say(page, WITHHELD);
     }
 
     fn say(&self, page: u32, what: u8) {
         self.byte(page).store(what, Ordering::SeqCst);
-        // A reader of bytes that are changed behind this finds that they are not offered any more.
+        // A reader that sees bytes changed after this fence also sees that the page is no longer published.
         fence(Ordering::Release);
     }
 
-    /// The rank begins to tell what it wrote: whoever reads from now on reads in vain, and what others have said before is
-    /// there to be taken in.
+    /// Makes the count odd, before the rank publishes its writes. Peers that read a page from now on discard what they
+    /// read. Messages about earlier reads are in the rings by now.
     pub(super) fn begin_flush(&self) {
         self.count().fetch_or(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// What it wrote is told: pages may be read.
+    /// Makes the count even, after the rank has published its writes. Peers may read pages again.
     pub(super) fn end_flush(&self) {
         self.count().fetch_add(1, Ordering::SeqCst);
     }
 
     // ---- a peer -----------------------------------------------------------------------------------------------------
 
-    /// What is to be read of a page. To be said to its home then, and to be read behind [`Self::said`].
+    /// Returns what a peer may read of a page. `None` if the peer must request the page. The peer sends its home a
+    /// message next, calls [`Self::said`], and then reads.
     pub(super) fn look(&self, page: u32) -> Option<Offer> {
         let count = self.count().load(Ordering::SeqCst);
         let what = self.byte(page).load(Ordering::SeqCst);
         (count & 1 == 0 && matches!(what, PAGE | TWIN)).then_some(Offer { what, count })
     }
 
-    /// The home was told: what is read behind this is no older.
+    /// Orders a peer's message to the home before the peer's read of the page.
     pub(super) fn said() {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether what was read since [`Self::look`] can be relied on.
+    /// Returns whether the bytes read since [`Self::look`] are valid.
     pub(super) fn is_still(&self, page: u32, offer: Offer) -> bool {
         fence(Ordering::Acquire);
         let what = self.byte(page).load(Ordering::SeqCst);
@@ -151,12 +155,13 @@ mod tests {
         assert!(peer.look(8).is_none() && peer.look(7).is_none());
     }
 
-    /// A home that writes a page only between its flushes, and a reader: whoever relies on what it read either was heard of
-    /// before the flush, or read what was written before it.
+    /// A home writes a page only between two flushes, while a peer reads it. If the peer's read was valid, the home had
+    /// heard of it before the flush, or the peer had read the bytes written before the flush.
     #[test]
     fn a_home_hears_of_a_reader_or_the_reader_has_what_the_home_told() {
         let (home, peer) = pair();
-        // What the home wrote and told; what the reader said; both as the memory of pages and messages would be.
+        // `page` is what the home wrote, `said` the reader's message. They stand for the memory of pages and of
+        // messages.
         let (page, said, is_done) = (AtomicU32::new(0), AtomicU32::new(0), AtomicBool::new(false));
         let relied: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
         home.offer(0);
@@ -181,7 +186,8 @@ mod tests {
                 page.store(value, Ordering::Relaxed);
                 home.begin_flush();
                 let now = said.load(Ordering::SeqCst);
-                // A round that was not heard of, relied upon now, has no less than what is told here.
+                // The reader may rely on a round of which the home has not heard. Then it has read at least the value
+                // published last.
                 let round = relied[0].load(Ordering::SeqCst);
                 let read = relied[1].load(Ordering::SeqCst);
                 assert!(round <= now, "round {round} was relied on before it was heard of");

@@ -1,8 +1,11 @@
-//! Frames between ranks of one host, through the memory they share: no system call while both look.
+//! The message rings by which ranks of one host exchange frames in shared memory. No system call is needed while both
+//! ranks check their rings.
 //!
-//! Behind the region in each rank's memfd lies its *post*: a word that says whether the rank looks, and a ring of bytes for
-//! each rank that may write to it. A writer that finds the rank asleep rings, with one byte on the socket between the two;
-//! where the rank computes, only when what it wrote cannot wait until it comes to look by itself ([`Urgency`]). So does a reader when it has made room that the writer waits for. The socket also tells when a rank is gone.
+//! A rank's message rings lie in its memfd behind the region. A word in front of them says whether the rank checks
+//! them. Each rank that may write to this rank has a ring of bytes of its own. If the reader does not check its rings,
+//! the writer notifies it with one byte on their socket. A reader that computes is notified only of urgent messages
+//! ([`Urgency`]). A reader that has made room notifies a writer that waits for room. The socket also reports the end of
+//! a rank.
 
 use std::os::fd::AsFd;
 
@@ -11,53 +14,54 @@ use crate::coherence::{Rank, Urgency};
 use crate::sync::atomic::{AtomicU32, Ordering, fence};
 use crate::sync::sized;
 
-/// Bytes in front of the rings; the first word says whether the rank sleeps.
+/// Bytes in front of the rings. The first word is `LOOKS`, or a value of [`Rest`].
 const HEAD_BYTES: usize = 4096;
-/// Bytes a ring holds.
+/// Most bytes that a ring holds.
 const RING_BYTES: usize = sized(32 << 10, 2);
-/// Words of a ring, each in a cache line of its own: bytes taken, bytes put, and whether the writer waits for room.
+/// Offsets of three words in a ring: the count of bytes taken, the count of bytes put, and whether the writer waits for
+/// room. Each word has its own cache line.
 const TAKEN: usize = 0;
 const PUT: usize = 64;
 const WANTS_ROOM: usize = 128;
-/// Where the bytes begin.
+/// Offset in a ring at which its bytes begin.
 const BYTES: usize = 4096;
 pub(super) const STRIDE: usize = BYTES + RING_BYTES;
 
-/// What the first word says of a rank that looks.
+/// Value of the first word while the rank checks its rings.
 const LOOKS: u32 = 0;
 
-/// Why a rank does not look.
+/// The reason why a rank does not check its rings. It is the value of the first word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Rest {
-    /// It waits for others.
+    /// The rank sleeps until another rank notifies it.
     Sleeps = 1,
-    /// It does not, and looks before it ever does.
+    /// The rank runs its program. It checks its rings before it next sleeps.
     Computes = 2,
 }
 
-/// What lies in a ring makes no sense.
+/// The counts of a ring are invalid: they claim more bytes than the ring holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Torn;
 
-/// The post of one rank.
+/// The message rings of one rank.
 pub(super) struct Post {
     words: Words,
     ranks: u16,
 }
 
 impl Post {
-    /// Bytes of the post of a rank among so many.
+    /// Returns the bytes that the message rings of one of `ranks` ranks take.
     pub(super) fn len_for(ranks: u16) -> u64 {
         (HEAD_BYTES + usize::from(ranks) * STRIDE) as u64
     }
 
-    /// The post behind a region of so many bytes.
+    /// Maps the message rings behind a region of `region_bytes` bytes.
     pub(super) fn map(memory: impl AsFd, region_bytes: u64, ranks: u16) -> Result<Self, MapError> {
         Ok(Self::over(Words::map(memory, region_bytes, Self::len_for(ranks) as usize)?, ranks))
     }
 
-    /// The post in this memory.
+    /// Makes message rings of this memory.
     pub(super) fn over(words: Words, ranks: u16) -> Self {
         Self { words, ranks }
     }
@@ -71,22 +75,24 @@ impl Post {
         HEAD_BYTES + usize::from(from.0) * STRIDE
     }
 
-    /// Its rank is about to rest: whoever writes from now on rings. It has to look into every ring once more.
+    /// Notes that this rank stops checking its rings. Writers notify it from now on. The caller must check every ring
+    /// once more afterwards.
     pub(super) fn lie_down(&self, rest: Rest) {
         self.word(0).store(rest as u32, Ordering::SeqCst);
     }
 
-    /// Its rank looks.
+    /// Notes that this rank checks its rings.
     pub(super) fn get_up(&self) {
         self.word(0).store(LOOKS, Ordering::Relaxed);
     }
 
-    /// For a writer, after it wrote: whether it has to ring.
+    /// Returns whether a writer must notify the reader, after it has written. If so, marks the reader as checking its
+    /// rings, so that nobody notifies it twice.
     pub(super) fn is_to_be_rung(&self, urgency: Urgency) -> bool {
         if urgency == Urgency::AtNextLook {
             return false;
         }
-        // Only read, as a rule: the word lies in the caches of all who write.
+        // Usually the word is only read, so that it stays in the caches of all writers.
         fence(Ordering::SeqCst);
         let bell = self.word(0);
         let mut now = bell.load(Ordering::Relaxed);
@@ -99,33 +105,34 @@ impl Post {
         false
     }
 
-    /// Whether a rank has written what is not yet taken.
+    /// Returns whether `from` has written bytes that are not yet taken.
     pub(super) fn has(&self, from: Rank) -> bool {
         let ring = self.ring(from);
         self.word(ring + PUT).load(Ordering::SeqCst) != self.word(ring + TAKEN).load(Ordering::Relaxed)
     }
 
-    /// Writes as much as there is room for; returns how much.
+    /// Writes as many of the bytes as fit. Returns their number.
     pub(super) fn put(&self, from: Rank, bytes: &[u8]) -> usize {
         let ring = self.ring(from);
         let put = self.word(ring + PUT).load(Ordering::Relaxed);
         let mut room = self.room(ring, put);
         if room == 0 {
             self.word(ring + WANTS_ROOM).store(1, Ordering::SeqCst);
-            // The reader may have made some before it could see that.
+            // The reader may have made room before it could see `WANTS_ROOM`.
             room = self.room(ring, put);
         }
         let count = room.min(bytes.len());
         let at = put as usize % RING_BYTES;
         let first = count.min(RING_BYTES - at);
-        // Both pieces lie in the ring, and the reader accesses nothing beyond `PUT`.
+        // The bytes are written in two pieces if they wrap around the ring's end. The reader accesses nothing beyond
+        // `PUT`.
         self.words.write(ring + BYTES + at, &bytes[..first]);
         self.words.write(ring + BYTES, &bytes[first..count]);
         self.word(ring + PUT).store(put.wrapping_add(count as u32), Ordering::SeqCst);
         count
     }
 
-    /// Whether so many bytes can be written at once.
+    /// Returns whether `bytes` bytes fit into the ring now.
     pub(super) fn has_room(&self, from: Rank, bytes: usize) -> bool {
         let ring = self.ring(from);
         self.room(ring, self.word(ring + PUT).load(Ordering::Relaxed)) >= bytes
@@ -133,11 +140,12 @@ impl Post {
 
     fn room(&self, ring: usize, put: u32) -> usize {
         let used = put.wrapping_sub(self.word(ring + TAKEN).load(Ordering::SeqCst)) as usize;
-        // A reader that took what was never put has lost its mind: it gets nothing more.
+        // A reader that claims to have taken more than was put is broken. It receives nothing more.
         RING_BYTES.saturating_sub(used)
     }
 
-    /// Appends what a rank has written to `into`; says whether the writer waits for the room that is there now.
+    /// Appends the bytes that `from` has written to `into`. Returns whether the writer waits for room. There is room
+    /// now.
     pub(super) fn take(&self, from: Rank, into: &mut Vec<u8>) -> Result<bool, Torn> {
         let ring = self.ring(from);
         let taken = self.word(ring + TAKEN).load(Ordering::Relaxed);
@@ -152,7 +160,7 @@ impl Post {
         let at = taken as usize % RING_BYTES;
         let first = count.min(RING_BYTES - at);
         into.reserve(count);
-        // Both pieces lie in the ring, and the writer changes nothing up to `PUT`.
+        // The bytes are read in two pieces if they wrap around the ring's end. The writer changes nothing up to `PUT`.
         self.words.append_to(into, ring + BYTES + at, first);
         self.words.append_to(into, ring + BYTES, count - first);
         self.word(ring + TAKEN).store(put, Ordering::SeqCst);

@@ -1,7 +1,7 @@
 //! Accepts the connections of other ranks while the ranks meet.
 //!
-//! Many may connect at once, and none waits for another. A caller that does not introduce itself in time, or sends
-//! anything else, is dropped. All connections here are non-blocking, and sending raises no SIGPIPE.
+//! Many callers may connect at once, and none waits for another. A caller that sends no introduction in time, or sends
+//! other bytes, is dropped. All connections here are non-blocking, and sending raises no SIGPIPE.
 
 use std::io;
 use std::net::{IpAddr, TcpListener};
@@ -16,18 +16,19 @@ use rustix::net::sockopt;
 
 use super::join::{HELLO_BYTES, Join};
 
-/// Bytes that may follow an introduction: the port of a rank that connects by TCP.
+/// Number of bytes that may follow an introduction. They are the port of a rank that connects by TCP.
 pub(super) const MORE_BYTES: usize = 2;
-/// Longest time that a connection may take to introduce itself, in seconds.
+/// Longest time that a connection may take to introduce itself.
 const HELLO: Duration = Duration::from_secs(3);
-/// Connections handled at once beyond one for each rank. With more, the oldest is dropped.
+/// Most open connections beyond one for each rank. Another connection replaces the oldest.
 const CALLERS_SPARE: usize = 64;
-/// Connections accepted in a row before the existing ones are read.
+/// Most connections that are accepted in a row, before the existing ones are read.
 const TAKES_MAX: usize = 32;
 
 /// A listening socket.
 pub(super) trait Door: AsFd {
-    /// Accepts a waiting connection, non-blocking, with its address. `None` for a connection that is refused.
+    /// Accepts a waiting connection and makes it non-blocking. Returns it with its address. `None` if the connection is
+    /// refused.
     fn open(&self) -> io::Result<Option<(OwnedFd, Option<IpAddr>)>>;
 }
 
@@ -49,8 +50,8 @@ impl Door for UnixListener {
     }
 }
 
-/// Whether this user is at the other end of a Unix socket. Root counts as another user: ranks reach each other's memory
-/// under /proc, which only works within one user.
+/// Returns whether the other end of a Unix socket belongs to this user. Root counts as another user. Ranks reach each
+/// other's memory under `/proc`, which works only within one user.
 pub(super) fn is_this_user(stream: &OwnedFd) -> io::Result<bool> {
     Ok(sockopt::socket_peercred(stream)?.uid == rustix::process::geteuid())
 }
@@ -88,15 +89,15 @@ pub(super) struct Reception<'a, D> {
 }
 
 impl<'a, D: Door> Reception<'a, D> {
-    /// A reception for ranks whose introduction has `hello_bytes` bytes.
+    /// Makes a reception for ranks whose introduction has `hello_bytes` bytes.
     pub(super) fn new(door: &'a D, hello_bytes: usize, ranks: usize) -> Self {
         Self { door, hello_bytes, callers_max: ranks + CALLERS_SPARE, callers: Vec::new() }
     }
 
-    /// The next rank that has introduced itself before `until`.
+    /// Returns the next rank that introduces itself before `until`. `None` if there is none.
     ///
     /// # Errors
-    /// When no connection can be accepted for want of descriptors or memory.
+    /// No connection can be accepted, because descriptors or memory are short.
     pub(super) fn next(&mut self, until: Instant) -> io::Result<Option<(Hello, OwnedFd)>> {
         loop {
             self.let_in()?;
@@ -112,7 +113,7 @@ impl<'a, D: Door> Reception<'a, D> {
         }
     }
 
-    /// Accepts the waiting connections for which there is room.
+    /// Accepts the waiting connections. If there are too many callers, drops the oldest.
     fn let_in(&mut self) -> io::Result<()> {
         for _ in 0..TAKES_MAX {
             match self.door.open() {
@@ -126,12 +127,12 @@ impl<'a, D: Door> Reception<'a, D> {
                 Ok(None) => {}
                 Err(error) => match Errno::from_io_error(&error) {
                     Some(Errno::AGAIN) => break,
-                    // Without descriptors or memory the oldest caller is dropped.
+                    // If descriptors or memory are short, the oldest caller is dropped to free some.
                     Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) if !self.callers.is_empty() => {
                         self.callers.remove(0);
                     }
                     Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return Err(error),
-                    // The caller is gone. accept(2) advises to go on after any network error.
+                    // The caller is gone. accept(2) advises to continue after any network error.
                     _ => {}
                 },
             }
@@ -139,7 +140,7 @@ impl<'a, D: Door> Reception<'a, D> {
         Ok(())
     }
 
-    /// Reads all callers, until one introduction is complete.
+    /// Reads from all callers, until one introduction is complete.
     fn hear_all(&mut self) -> Option<(Hello, OwnedFd)> {
         let now = Instant::now();
         let mut at = 0;
@@ -187,7 +188,7 @@ fn read(stream: &OwnedFd, into: &mut [u8]) -> io::Result<usize> {
     Ok(done)
 }
 
-/// Reads the bytes that arrive before `until`, as far as there is room. Fails at the end of the connection.
+/// Reads until `into` is full or `until` has passed. Returns the number of bytes. Fails at the end of the connection.
 pub(super) fn hear(stream: &OwnedFd, into: &mut [u8], until: Instant) -> io::Result<usize> {
     let mut done = 0;
     loop {

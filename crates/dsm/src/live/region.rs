@@ -1,8 +1,8 @@
-//! The shared region in one rank: the view that traps, and the one through which Hanare reads and writes.
+//! The shared region of one rank. The program uses a trapped mapping of it, and Hanare uses a second mapping.
 //!
-//! Both map one memfd. The trapped view lies at one address in every rank; a page in it is absent, protected or
-//! writable as its state says. Hanare itself never accesses that view. Peers on the host map the memfd a third time,
-//! for zero copy.
+//! Both map one memfd. The trapped mapping has the same address in every rank. A page there is absent, write-protected
+//! or writable, as the page's state says. Hanare itself never accesses the trapped mapping. With zero copy, peers on
+//! the host map the memfd too.
 #![allow(unsafe_code, reason = "memory that the program changes meanwhile, never behind a reference")]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -23,9 +23,9 @@ pub(super) const PAGE: usize = 4096;
 /// Address of the region in every rank: far above the addresses that programs and the kernel choose on 47-bit address
 /// spaces.
 const ADDRESS: usize = 0x2000_0000_0000;
-/// Most descriptors that exist at once while the region is made, or stay.
+/// Number of descriptors that must be free to make the region.
 const DESCRIPTORS: usize = 5;
-/// Attempts at a call that the kernel asks to repeat.
+/// Most attempts at a system call that fails with EAGAIN or EINTR.
 const ATTEMPTS: usize = 1000;
 
 /// Why there is no region.
@@ -34,24 +34,24 @@ pub(super) enum RegionError {
     /// The machine has no userfaultfd that traps shared memory and the kernel's own accesses.
     #[error("this machine's userfaultfd cannot trap shared pages ({0}); 'hanare doctor' tells how to allow it")]
     Unable(&'static str),
-    /// The mechanism failed.
+    /// A userfaultfd call failed.
     #[error(transparent)]
     Uffd(#[from] UffdError),
-    /// The memory was refused.
+    /// The kernel refused memory or a mapping.
     #[error(transparent)]
     Map(#[from] MapError),
     /// The region could not be excluded from children and core dumps.
     #[error("cannot keep shared memory from forked children: {}; free memory", std::io::Error::from_raw_os_error(.0.0))]
     Advise(Errno),
-    /// The limit on the length of files, and so of memory objects, is too low.
+    /// The limit on the length of files is too low. It also applies to memfds.
     #[error(
         "the limit on the length of files is {limit} bytes, and shared memory takes {bytes}; raise 'ulimit -f', or set a \
              smaller HANARE_SHARED_BYTES"
     )]
     FileLimit {
-        /// The limit.
+        /// The limit, in bytes.
         limit: u64,
-        /// The requested length.
+        /// The requested length, in bytes.
         bytes: u64,
     },
     /// Something else is mapped at the region's address.
@@ -60,14 +60,14 @@ pub(super) enum RegionError {
              start the program without what maps memory there, or with a smaller HANARE_SHARED_BYTES"
     )]
     Taken {
-        /// The rank.
+        /// The number of this rank.
         rank: u16,
         /// The system's error.
         source: MapError,
     },
 }
 
-/// The accesses that a page of the trapped view allows.
+/// The accesses that a page of the trapped mapping allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shown {
     Absent,
@@ -79,24 +79,24 @@ pub(super) struct Region {
     memory: OwnedFd,
     trapped: Mapping,
     io: Mapping,
-    /// The twin of each page, at its page's offset. Takes memory only where there was ever a twin.
+    /// The twins of all pages, each at the offset of its page. Only pages that ever had a twin take memory here.
     twins: Mapping,
     twins_at: Option<u64>,
     uffd: Uffd,
-    /// All pages up to the last one ever shown.
+    /// The accesses allowed to each page, up to the last page that was ever shown.
     shown: Vec<Shown>,
-    /// The last page that was shown with its waiting threads woken.
+    /// The last page that was shown, if showing it woke its waiting threads.
     last_shown: Option<u32>,
-    /// Pages of the memfd that have memory, and twins that have.
+    /// Pages of the memfd that have memory. `twinned` holds the pages whose twins have memory.
     held: PageSet,
     twinned: PageSet,
 }
 
 impl Region {
-    /// Makes a region of `bytes` bytes. Behind it in its memfd lie `more` bytes, among them at `twins_at` the twins, if
-    /// peers read them.
+    /// Makes a region of `bytes` bytes in a new memfd, with `more` bytes behind it. `twins_at` is the offset of the
+    /// twins in the memfd. It is `None` if peers do not read twins.
     pub(super) fn new(bytes: u64, more: u64, twins_at: Option<u64>, rank: u16) -> Result<Self, RegionError> {
-        // Without descriptors it would seem as if the machine lacked the feature.
+        // Checks that descriptors are free. Without them, the probe would report that the machine lacks the features.
         let spare = || map::memfd("hanare-spare", 0);
         let spares: Result<Vec<OwnedFd>, MapError> = (0..DESCRIPTORS).map(|_| spare()).collect();
         drop(spares?);
@@ -106,7 +106,7 @@ impl Region {
         }
         let wanted = feature::MINOR_SHMEM | feature::MISSING_SHMEM | feature::WP | feature::WP_HUGETLBFS_SHMEM;
         let uffd = Uffd::open(features.access, wanted)?;
-        // Beyond the limit the kernel would send SIGXFSZ.
+        // A memfd longer than the limit would make the kernel send SIGXFSZ.
         match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
             Some(limit) if limit < bytes + more => return Err(RegionError::FileLimit { limit, bytes: bytes + more }),
             _ => {}
@@ -124,8 +124,8 @@ impl Region {
         uffd.register(trapped.addr(), trapped.len(), RegisterMode { missing: true, wp: true, minor: true })?;
         for mapping in [&trapped, &io, &twins] {
             for advice in [Advice::DontFork, Advice::DontDump] {
-                // A child that inherited them would write to this rank's pages without a trap.
-                // SAFETY: advice about forks and dumps changes no contents.
+                // A child that inherited these mappings would write to this rank's pages without a trap.
+                // SAFETY: `mapping` owns the range, and advice about forks and dumps changes no contents.
                 unsafe { map::advise(mapping.addr(), mapping.len(), advice) }.map_err(RegionError::Advise)?;
             }
         }
@@ -147,7 +147,7 @@ impl Region {
         self.trapped.addr() + page as usize * PAGE
     }
 
-    /// The page at an address. `None` outside the region.
+    /// Returns the page at an address. `None` outside the region.
     pub(super) fn page_at(&self, addr: usize) -> Option<u32> {
         let offset = addr.checked_sub(self.trapped.addr()).filter(|offset| *offset < self.trapped.len())?;
         Some((offset / PAGE) as u32)
@@ -157,7 +157,7 @@ impl Region {
         &self.uffd
     }
 
-    /// The descriptor number by which peers open the memory under /proc.
+    /// Returns the number of the memfd. Peers open it through `/proc`.
     pub(super) fn memory_number(&self) -> i32 {
         self.memory.as_raw_fd()
     }
@@ -182,7 +182,8 @@ impl Region {
         self.shown.get(page as usize).is_some_and(|shown| *shown != Shown::Absent)
     }
 
-    /// Shows a page and wakes the threads that wait for it.
+    /// Allows reads, or reads and writes, of a page of the trapped mapping. Wakes the threads that wait for a page if
+    /// it allows more than before.
     pub(super) fn show(&mut self, page: u32, writable: bool) -> Result<(), Errno> {
         let addr = self.address_of(page);
         match (*self.shown(page), writable) {
@@ -203,18 +204,18 @@ impl Region {
         Ok(())
     }
 
-    /// The last page shown by [`Self::show`] since the previous call. No thread waits for it any more.
+    /// Returns the last page shown by [`Self::show`] since the previous call. No thread waits for that page any more.
     pub(super) fn take_last_shown(&mut self) -> Option<u32> {
         self.last_shown.take()
     }
 
-    /// Notes that a page has received its bytes, and so its memory.
+    /// Notes that a page has memory, because its bytes were written.
     pub(super) fn came(&mut self, page: u32) {
         self.held.insert(page);
     }
 
-    /// Allocates memory for pages of the memfd that have none: UFFDIO_CONTINUE fails on a hole. A shortage is an error
-    /// here; at an access it would be SIGBUS.
+    /// Allocates memory for the pages of a run that have none. UFFDIO_CONTINUE fails on a page without memory. If
+    /// memory is short, this call fails. An access to an unallocated page would raise SIGBUS.
     pub(super) fn hold(&mut self, run: Run) -> Result<(), Errno> {
         let new = run.pages().filter(|&page| self.held.insert(page)).count();
         if new == 0 {
@@ -224,7 +225,7 @@ impl Region {
         retry(|| map::allocate(self.memory(), offset as u64, len as u64))
     }
 
-    /// Shows absent pages at once, and wakes the threads that wait for them.
+    /// Makes the absent pages of a run accessible, with few system calls. Wakes the threads that wait for them.
     pub(super) fn show_all(&mut self, run: Run, writable: bool) -> Result<(), Errno> {
         self.hold(run)?;
         self.map_in(run, writable)?;
@@ -233,8 +234,8 @@ impl Region {
         Ok(())
     }
 
-    /// Lets the kernel map absent pages of the trapped view, and wake the threads that wait for them. Continues where
-    /// the kernel stopped.
+    /// Lets the kernel map absent pages of the trapped mapping, and wake the threads that wait for them. If the kernel
+    /// stops early, this goes on at the page where it stopped.
     fn map_in(&self, run: Run, writable: bool) -> Result<(), Errno> {
         let mut addr = self.address_of(run.first);
         let end = addr + run.count as usize * PAGE;
@@ -249,7 +250,7 @@ impl Region {
             match asked.errno {
                 None => {}
                 Some(libc::EEXIST) => {
-                    // The page is present already, and its protection is unknown.
+                    // The page is present already, but its protection is unknown.
                     self.set_protection(addr, PAGE, !writable)?;
                     retry(|| self.uffd.wake(addr, PAGE))?;
                     addr += PAGE;
@@ -261,12 +262,12 @@ impl Region {
         Ok(())
     }
 
-    /// Sets or clears the protection of present pages.
+    /// Sets or clears the write protection of present pages.
     fn set_protection(&self, addr: usize, len: usize, on: bool) -> Result<(), Errno> {
         retry(|| self.uffd.write_protect(addr, len, on, false))
     }
 
-    /// Makes the pages of a run read-only; absent ones stay absent.
+    /// Makes the pages of a run read-only. Absent pages stay absent.
     pub(super) fn protect(&mut self, run: Run) -> Result<(), Errno> {
         self.turn(run, Shown::Writable, Shown::Protected)
     }
@@ -276,7 +277,7 @@ impl Region {
         self.turn(run, Shown::Protected, Shown::Writable)
     }
 
-    /// Changes the pages of a run whose state is `from` to `to`, in one call for adjacent pages.
+    /// Changes the pages of a run whose state is `from` to `to`, with one system call for adjacent pages.
     fn turn(&mut self, run: Run, from: Shown, to: Shown) -> Result<(), Errno> {
         let mut pages = run.pages();
         while let Some(first) = pages.find(|&page| self.shown.get(page as usize) == Some(&from)) {
@@ -290,24 +291,24 @@ impl Region {
         Ok(())
     }
 
-    /// Takes pages out of view; their bytes stay.
+    /// Unmaps pages from the trapped mapping. The memfd keeps their bytes.
     pub(super) fn hide(&mut self, run: Run) -> Result<(), Errno> {
         let (offset, len) = Self::range(run);
         for page in run.pages() {
             *self.shown(page) = Shown::Absent;
         }
-        // SAFETY: the region's own pages, to which there are no references. The memfd keeps their bytes.
+        // SAFETY: the range lies in `trapped`, to which no references exist. The memfd keeps its bytes.
         retry(|| unsafe { map::advise(self.trapped.addr() + offset, len, Advice::DontNeed) })
     }
 
-    /// Takes pages out of view and frees their memory: they read as zeroes from now on.
+    /// Unmaps pages, and frees their memory and their twins. The pages read as zeroes from now on.
     pub(super) fn discard(&mut self, run: Run) -> Result<(), Errno> {
         self.hide(run)?;
         self.forget_twins(run)?;
         self.release(run)
     }
 
-    /// Frees the memory of pages that are out of view.
+    /// Frees the memory of pages that are absent from the trapped mapping.
     pub(super) fn release(&mut self, run: Run) -> Result<(), Errno> {
         for page in run.pages() {
             self.held.remove(page);
@@ -316,22 +317,26 @@ impl Region {
         retry(|| map::punch_hole(self.memory(), offset as u64, len as u64))
     }
 
-    /// Evicts pages that are out of view and that no peer has pinned.
+    /// Writes the bytes of pages to the backing store. The pages must be absent from the trapped mapping, and no peer
+    /// may have pinned them.
     pub(super) fn put(&self, away: &mut Away, run: Run) -> Result<(), StoreError<'static>> {
-        // SAFETY: the run lies in the mapping, and no other thread or rank sees it.
+        // SAFETY: the run lies in `io`. Its pages are absent and have no pins, so no other thread or rank accesses
+        // them.
         unsafe { away.write(run, self.bytes(run.first)) }
     }
 
-    /// Brings back pages that are out of view and have no memory.
+    /// Reads the bytes of pages from the backing store. The pages must be absent from the trapped mapping, and have no
+    /// memory.
     pub(super) fn fetch(&mut self, away: &mut Away, pages: &[u32]) -> Result<(), StoreError<'static>> {
-        // SAFETY: the pages lie in the mapping one after another, and no other thread or rank sees them.
+        // SAFETY: the pages lie in `io`, where adjacent pages are adjacent. They are absent and have no pins, so no
+        // other thread or rank accesses them.
         unsafe { away.read(pages, |page| self.bytes(page)) }
     }
 
-    /// Whether a page that is out of view holds only zeroes.
+    /// Returns whether a page that is absent from the trapped mapping holds only zeroes.
     pub(super) fn is_zero(&self, page: u32) -> bool {
         static ZEROES: [u8; PAGE] = [0; PAGE];
-        // SAFETY: the page lies in the mapping, and there is no reference to it.
+        // SAFETY: the page lies in `io`, `ZEROES` is as long as a page, and no reference to the page exists.
         unsafe { copy::equal(self.bytes(page), ZEROES.as_ptr(), PAGE) }
     }
 
@@ -345,21 +350,22 @@ impl Region {
         if let Some(first) = self.twins_at {
             return retry(|| map::punch_hole(self.memory(), first + offset as u64, len as u64));
         }
-        // SAFETY: twins that are no longer needed, and there are no references to them.
+        // SAFETY: the range lies in the private mapping `twins`, to which no references exist. Its contents are no
+        // longer needed.
         retry(|| unsafe { map::advise(self.twins.addr() + offset, len, Advice::DontNeed) })
     }
 
-    /// Pages of memory that the region takes now: pages and twins.
+    /// Returns the number of pages of memory that the region and its twins use now.
     pub(super) fn pages_held(&self) -> usize {
         self.held.len() + self.twinned.len()
     }
 
-    /// Whether a page has a twin.
+    /// Returns whether a page has a twin.
     pub(super) fn has_twin(&self, page: u32) -> bool {
         self.twinned.contains(page)
     }
 
-    /// Twins that take memory now.
+    /// Returns the number of twins that have memory.
     pub(super) fn twins_held(&self) -> usize {
         self.twinned.len()
     }
@@ -377,26 +383,26 @@ impl Region {
         retry(|| self.uffd.wake(self.trapped.addr(), self.trapped.len()))
     }
 
-    /// Ends all access of the program: an access ends it with SIGSEGV instead of waiting for ever.
+    /// Unmaps the region from the program. A later access of the program raises SIGSEGV instead of waiting for ever.
     pub(super) fn close(&mut self) -> Result<(), Errno> {
         let (addr, len) = (self.trapped.addr(), self.trapped.len());
         self.uffd.unregister(addr, len).or_else(|error| match error {
             UffdError::Unregister { errno, .. } => Err(errno),
             _ => Ok(()),
         })?;
-        // SAFETY: replaces the region's own mapping, to which there are no references, by nothing.
+        // SAFETY: the range is `trapped`, to which no references exist. Inaccessible memory replaces it.
         retry(|| unsafe { map::replace_with_none(addr, len) })
     }
 
-    /// Address of a page's bytes for Hanare.
+    /// Returns the address of a page's bytes in Hanare's own mapping.
     pub(super) fn bytes(&self, page: u32) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.io.addr() + page as usize * PAGE)
     }
 
-    /// Copies a page out.
+    /// Copies a page's bytes to `into`.
     pub(super) fn read(&self, page: u32, into: &mut [u8; PAGE]) {
-        // SAFETY: the page lies in the mapping, and `into` is ours alone. A word that is being written may be torn, as a
-        // racing read of it could be.
+        // SAFETY: the page lies in `io`, and `into` is borrowed exclusively. A word that another thread writes
+        // meanwhile may be torn, as in any racing read.
         unsafe { copy::copy(self.bytes(page), into.as_mut_ptr(), PAGE) };
     }
 
@@ -405,32 +411,32 @@ impl Region {
     pub(super) fn write(&self, page: u32, at: usize, from: &[u8]) {
         assert!(at + from.len() <= PAGE, "a piece lies in its page");
         if let Ok(word) = <[u8; 4]>::try_from(from) {
-            // Most pieces of a diff are one word, and a call for each would cost more than they do.
-            // SAFETY: within the mapping as just checked; there is no reference to it.
+            // Most pieces of a diff are one word. A call of `copy` for each would cost more than the write itself.
+            // SAFETY: the piece lies in its page, as the assertion checked, and no reference to the page exists.
             return unsafe { self.bytes(page).add(at).cast::<[u8; 4]>().write_volatile(word) };
         }
-        // SAFETY: within the mapping as just checked; there is no reference to it.
+        // SAFETY: the piece lies in its page, as the assertion checked, and no reference to the page exists.
         unsafe { copy::copy(from.as_ptr(), self.bytes(page).add(at), from.len()) };
     }
 
     /// Writes zeroes over a page.
     pub(super) fn clear(&self, page: u32) {
-        // SAFETY: as for `write`.
+        // SAFETY: the page lies in `io`, and no reference to it exists.
         unsafe { copy::zero(self.bytes(page), PAGE) };
     }
 
     /// Makes the twin of a page.
     pub(super) fn make_twin(&mut self, page: u32) {
         self.twinned.insert(page);
-        // SAFETY: both mappings have this length, and there is no reference to either. The page is protected or not
-        // shown.
+        // SAFETY: the page lies in `io` and its twin in `twins`, and no references to them exist. The page is
+        // write-protected or absent, so the program does not write to it.
         unsafe { copy::copy(self.bytes(page), self.twin(page), PAGE) };
     }
 
-    /// Renews the twin of a page, if they differ. Returns whether they did.
+    /// Copies a page to its twin if they differ. Returns whether they did.
     pub(super) fn renew_twin(&self, page: u32) -> bool {
-        // SAFETY: both mappings have this length, and there is no reference to either. The next comparison sees words
-        // that are being written meanwhile.
+        // SAFETY: the page lies in `io` and its twin in `twins`, and no references to them exist. If a word is written
+        // meanwhile, the next comparison finds it.
         unsafe {
             let differ = !copy::equal(self.bytes(page), self.twin(page), PAGE);
             if differ {
@@ -440,9 +446,9 @@ impl Region {
         }
     }
 
-    /// Copies a twin out.
+    /// Copies a twin's bytes to `into`.
     pub(super) fn read_twin(&self, page: u32, into: &mut [u8; PAGE]) {
-        // SAFETY: the twin lies in its mapping, and `into` is ours alone.
+        // SAFETY: the twin lies in `twins`, and `into` is borrowed exclusively.
         unsafe { copy::copy(self.twin(page), into.as_mut_ptr(), PAGE) };
     }
 
@@ -450,15 +456,15 @@ impl Region {
         std::ptr::with_exposed_provenance_mut(self.twins.addr() + page as usize * PAGE)
     }
 
-    /// Writes the words in which a page differs from its twin into the memory of a peer. Returns whether there are any.
+    /// Writes the words in which a page differs from its twin into a peer's memory. Returns whether any word differs.
     pub(super) fn put_changed(&self, peer: &Mapping, page: u32) -> bool {
         let theirs = Self::theirs(peer, page);
         let (mut twin, mut bytes) = ([0; PAGE], [0; PAGE]);
         self.read_twin(page, &mut twin);
         self.read(page, &mut bytes);
         diff::changed_words(&twin, &bytes, |at, word| {
-            // SAFETY: `at` is a word of a page that lies in the mapping, to which there is no reference. Other ranks
-            // may be writing other words of the page.
+            // SAFETY: `theirs` is a page of the mapping `peer`, and `at` is the offset of a word in it. No reference to
+            // the page exists. Other ranks write only other words of the page meanwhile.
             unsafe { theirs.add(at).cast::<[u8; WORD_BYTES]>().write_volatile(word) }
         })
     }
@@ -469,22 +475,23 @@ impl Region {
         std::ptr::with_exposed_provenance_mut(peer.addr() + offset)
     }
 
-    /// Copies a page, or its twin, from a peer's memory at its offset.
+    /// Copies a page of a peer's memory to the page of the same number. `peer` may be a mapping of the peer's twins.
     pub(super) fn take_from(&self, peer: &Mapping, page: u32) {
-        // SAFETY: both lie in mappings of one length, and there is no reference to either. Words that are being written
-        // may be torn, as racing reads of them could be.
+        // SAFETY: the pages lie in `peer` and in `io`, and no references to them exist. A word that is written
+        // meanwhile may be torn, as in any racing read.
         unsafe { copy::copy(Self::theirs(peer, page), self.bytes(page), PAGE) };
     }
 
-    /// Copies a page, or its twin, into the memory of a peer.
+    /// Copies a page, or its twin, into a peer's memory.
     pub(super) fn put_into(&self, peer: &Mapping, page: u32, of_twin: bool) {
         let from = if of_twin { self.twin(page) } else { self.bytes(page) };
-        // SAFETY: as above; a twin belongs to Hanare.
+        // SAFETY: the pages lie in `io` or `twins`, and in `peer`. No references to them exist. A word that is written
+        // meanwhile may be torn, as in any racing read.
         unsafe { copy::copy(from, Self::theirs(peer, page), PAGE) };
     }
 }
 
-/// Repeats an operation that the kernel asks to repeat.
+/// Repeats an operation while it fails with EAGAIN or EINTR, at most `ATTEMPTS` times.
 fn retry(mut once: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     for _ in 0..ATTEMPTS {
         match once() {
@@ -501,7 +508,7 @@ mod tests {
 
     use super::*;
 
-    /// The kernel's state of a page of the trapped view: whether it is present, and whether it is protected.
+    /// The kernel's state of a page of the trapped mapping: present or not, and write-protected or not.
     fn state(region: &Region, page: u32) -> (bool, bool) {
         let pagemap = std::fs::File::open("/proc/self/pagemap").expect("this process's own");
         let mut entry = [0; 8];

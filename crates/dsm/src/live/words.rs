@@ -1,7 +1,7 @@
-//! A part of a rank's memory that ranks of one host share: words, and bytes that only the words guard.
+//! A part of a rank's memory that the ranks of one host share. Atomic words in it guard its other bytes.
 //!
-//! `models/` has a module of the same name on loom, and runs every interleaving of what is built on it: `post.rs`,
-//! `gates.rs`, `offers.rs`.
+//! `models/` has a module of the same name on loom. It runs every interleaving of `post.rs`, `gates.rs` and
+//! `offers.rs`, which use this module.
 #![allow(unsafe_code, reason = "memory that other processes change meanwhile, never behind a reference")]
 
 use std::os::fd::AsFd;
@@ -18,44 +18,48 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// `len` bytes of a rank's memory from `offset` on.
+    /// Maps `len` bytes of a rank's memory from `offset` on.
     pub(super) fn map(memory: impl AsFd, offset: u64, len: usize) -> Result<Self, MapError> {
         Ok(Self { mapping: Mapping::shared(memory, offset, len)? })
     }
 
-    /// The address of `len` bytes from `offset` on.
+    /// Returns the address of `len` bytes from `offset` on. Panics if they are not all in the mapping.
     #[inline]
     fn at<T>(&self, offset: usize, len: usize) -> *mut T {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.mapping.len()), "within the memory");
         std::ptr::with_exposed_provenance_mut(self.mapping.addr() + offset)
     }
 
-    /// The word at `offset`, a multiple of 4.
+    /// Returns the word at `offset`, a multiple of 4.
     #[inline]
     pub(super) fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4), "an aligned word");
-        // SAFETY: an aligned word of a mapping that lives as long as `self`, accessed as an atomic only.
+        // SAFETY: `at` returns an aligned word of the mapping, which lives as long as `self`. All code accesses the
+        // word as an atomic.
         unsafe { AtomicU32::from_ptr(self.at(offset, 4)) }
     }
 
-    /// The byte at `offset`.
+    /// Returns the byte at `offset`.
     #[inline]
     pub(super) fn byte(&self, offset: usize) -> &AtomicU8 {
-        // SAFETY: a byte of a mapping that lives as long as `self`, accessed as an atomic only.
+        // SAFETY: `at` returns a byte of the mapping, which lives as long as `self`. All code accesses the byte as an
+        // atomic.
         unsafe { AtomicU8::from_ptr(self.at(offset, 1)) }
     }
 
-    /// Copies bytes to `offset`. The words say that no other rank accesses these bytes meanwhile. A rank that lies
-    /// damages only what it reads itself.
+    /// Copies bytes to `offset`. The caller's use of the words ensures that no other rank accesses these bytes
+    /// meanwhile. A rank that ignores the words damages only the bytes that it reads itself.
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
-        // SAFETY: the bytes lie within the mapping, and no reference to them exists in this process.
+        // SAFETY: `at` checks that the bytes lie in the mapping. No reference to them exists in this process.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset, bytes.len()), bytes.len()) };
     }
 
-    /// Appends `count` bytes from `offset` on to `into`. The words say that no other rank changes them meanwhile.
+    /// Appends `count` bytes from `offset` on to `into`. The caller's use of the words ensures that no other rank
+    /// changes these bytes meanwhile.
     pub(super) fn append_to(&self, into: &mut Vec<u8>, offset: usize, count: usize) {
         into.reserve(count);
-        // SAFETY: the bytes lie within the mapping; `into` has room for them, and is `count` bytes longer afterwards.
+        // SAFETY: `at` checks that the bytes lie in the mapping. `into` has room for them, and they are written before
+        // its length grows by `count`.
         unsafe {
             std::ptr::copy_nonoverlapping(self.at(offset, count), into.as_mut_ptr().add(into.len()), count);
             into.set_len(into.len() + count);

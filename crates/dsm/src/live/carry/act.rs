@@ -1,4 +1,4 @@
-//! Carries out the machine's actions on the region and the links.
+//! Carries out the coherence machine's actions on the region and the links.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::diff;
 const AROUND: u32 = 64;
 /// Most pages named in one frame when their bytes do not travel with it.
 const NAMED_MAX: usize = 16_384;
-/// Most home pages brought into memory at a time for sending.
+/// Most home pages that are brought into memory at a time to be sent.
 const FEW: usize = 32;
 /// Bytes of a [`Message::Joined`] frame, which announces a read of a page.
 const JOINED_BYTES: usize = HEADER_BYTES + 4;
@@ -124,13 +124,13 @@ impl Engine {
         codec::encode(message, &self.bodies, sequence, self.is_guarded, &mut frame);
         self.counts.frames_sent += 1;
         self.counts.bytes_sent += frame.len() as u64;
-        // A closed link is noticed when it is read.
+        // An error is ignored here. The next read of the link notices that it is closed.
         if let Ok(Some(emptied)) = peer.link.send(frame, message.urgency()) {
             self.spare = emptied;
         }
     }
 
-    /// Reads the bytes that sharers of a page must receive.
+    /// Copies the bytes that sharers of a page receive. These are the twin's bytes if the page is watched.
     fn read_for_others(&self, page: u32, into: &mut [u8; PAGE]) {
         match self.machine.is_watched(page) {
             true => self.region.read_twin(page, into),
@@ -143,7 +143,8 @@ impl Engine {
         self.bodies.clear();
         let is_carried = match &self.limit {
             None => !self.is_zero_copy || self.machine.is_carried(page),
-            // If there is no room to keep pages in place until they are read, messages carry their bytes.
+            // If there is no room to keep the page in memory until its reader has read it, the message carries its
+            // bytes.
             Some(limit) => !self.is_zero_copy || limit.is_exceeded(&self.region),
         };
         if is_carried {
@@ -179,8 +180,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes this rank's changes into the home's page, or adds them to the bodies of the message. Returns whether
-    /// there are any.
+    /// Writes this rank's changes into the home's page, or adds them to the bodies of the message. Returns whether the
+    /// page has changed.
     fn diff(&mut self, to: Rank, page: u32) -> bool {
         match (memory_of(&self.peers, to), gates_of(&self.peers, to)) {
             (Some(memory), None) => return self.region.put_changed(memory, page),
@@ -207,7 +208,7 @@ impl Engine {
         let since = Instant::now();
         self.bodies.clear();
         let mut named = Vec::new();
-        // In small groups, so that a rank with little memory has room for each.
+        // Works in small groups of pages, so that a rank with little memory has room for each group.
         for (index, few) in pages.chunks(FEW).enumerate() {
             let at_home: Vec<u32> = few.iter().copied().filter(|&page| self.machine.is_home(page)).collect();
             self.have(&at_home)?;
@@ -245,7 +246,8 @@ impl Engine {
         }
     }
 
-    /// Returns whether the page was offered and read. `None` if the attempt is not possible.
+    /// Reads a published page of another rank. Returns whether the bytes are valid. `None` if the page cannot be read
+    /// without a request.
     fn read_offered(&mut self, home: Rank, page: u32) -> Option<bool> {
         let peer = self.peers.get(usize::from(home.0))?.as_ref()?;
         let offer = peer.shelf.as_ref()?.offers.look(page)?;
@@ -264,7 +266,7 @@ impl Engine {
 
     // ---- from other ranks -------------------------------------------------------------------------------------------
 
-    /// Applies another rank's diff to a page of this rank, unless that rank has written the words there itself.
+    /// Applies another rank's diff to a page of this rank. Does nothing if that rank has written the words directly.
     fn apply(&mut self, page: u32, body: Option<&[u8]>) -> Result<(), Trouble> {
         let Some(body) = body.filter(|body| !body.is_empty()) else { return Ok(()) };
         self.have(&[page])?;
@@ -280,7 +282,7 @@ impl Engine {
         if let Some(limit) = &mut self.limit {
             limit.copy_comes(&mut self.region, page)?;
         }
-        // Ascending in messages of correct ranks. In others, a page that is not found counts as zeroes.
+        // Correct ranks send ascending page numbers. In other messages, a page that is not found counts as zeroes.
         let at = source.pages.binary_search(&page).ok();
         match at.and_then(|at| source.bodies.get(at)) {
             Some(body) if !body.is_empty() => self.region.write(page, 0, body),
@@ -301,8 +303,8 @@ impl Engine {
 
     // ---- into view --------------------------------------------------------------------------------------------------
 
-    /// Opens this rank's own pages. A large run is not opened at once: each first access opens the page and some
-    /// neighbours. So pages that are never accessed take no memory.
+    /// Opens a home page that was accessed, and some of its neighbours. Does nothing for a run of several pages,
+    /// because the first access to each of them opens it. So pages that are never accessed take no memory.
     fn open(&mut self, run: Run) -> Result<(), Trouble> {
         if run.count > 1 {
             return Ok(());
@@ -324,15 +326,16 @@ impl Engine {
     fn open_within_limit(&mut self, page: u32) -> Result<(), Trouble> {
         match self.touch {
             Some((touched, write)) if touched == page => self.show_own(page, write),
-            // A page that is not in memory is not brought in just to be opened ahead. An access to it is handled by its
-            // state.
+            // A page that is not in memory is not brought in just because another page was accessed. Its own first
+            // access traps.
             Some(_) if self.limit.as_ref().is_some_and(|limit| !limit.is_in(page)) => Ok(()),
             _ => self.show_own(page, true),
         }
     }
 
-    /// Shows a home page that may not be in memory, with others that will probably be accessed next. Pages brought in
-    /// by a read are protected until they are written. If they never are, they need not be saved a second time.
+    /// Shows a home page that may not be in memory, with other pages that will probably be accessed next. Pages that
+    /// come for a read stay protected until a write. If nobody writes to them, they need not be written to the backing
+    /// store again.
     fn show_own(&mut self, page: u32, write: bool) -> Result<(), Trouble> {
         let Some(limit) = &mut self.limit else { return Ok(self.region.show(page, true)?) };
         let machine = &self.machine;
@@ -345,7 +348,7 @@ impl Engine {
             _ => false,
         };
         if let (true, Some(limit)) = (writable, &self.limit) {
-            // Marked before any thread can write.
+            // The pages are marked as written before any thread can write to them.
             runs.iter().flat_map(|run| run.pages()).for_each(|page| limit.gates.mark_written(page));
         }
         for run in runs {
@@ -357,7 +360,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Wakes threads to retry, with the page as its state allows.
+    /// Shows a page as its state allows, and wakes the threads that wait for it.
     fn wake(&mut self, page: u32) -> Result<(), Trouble> {
         let state = self.machine.state(page);
         match state {
@@ -370,7 +373,7 @@ impl Engine {
             State::Open | State::Dirty | State::HomeDirty => self.region.show(page, true)?,
             _ => {}
         }
-        // Showing a page wakes the threads that wait for it.
+        // `show` may have woken the threads that wait for the page.
         if self.region.take_last_shown() != Some(page) {
             self.region.wake(Run { first: page, count: 1 })?;
         }
