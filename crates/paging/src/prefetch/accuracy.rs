@@ -3,7 +3,6 @@
 //! The prefetcher is asked at every access. While too few of its proposals are right, or nothing is known yet, none is
 //! fetched. The filter measures the share of right proposals in one of four ways:
 //!
-//!
 //! - *Closed*: nothing is fetched, so every access to an absent page is seen. All proposed remote units become ghosts.
 //! - *Open, first uses visible* (fetched pages wait in frames): all proposed remote units become ghosts, too, because
 //!   the first use of a fetched page is seen.
