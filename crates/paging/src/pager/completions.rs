@@ -21,8 +21,8 @@ impl Pager {
         self.ahead.push_back(page);
     }
 
-    /// Completes a failed fetch. If a thread waits for the page, fetches the page again. Otherwise the page stays
-    /// remote.
+    /// Completes a failed fetch. If a thread waits for the page, fetches the page again. Otherwise gives up
+    /// the fetch.
     pub(super) fn refetch(&mut self, page: PageId, actions: &mut Actions) {
         let frame = self.its_frame(page);
         let wanted = self.has(page, WANTED);
