@@ -166,7 +166,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Reports a page's new kind to the memory that has the only copy, besides the memory of `but`.
+    /// Reports a shared page's kind to the memories that hold the page, except to the memory of `but`. With more than
+    /// two copies, the kind has not changed, so nothing is reported.
     fn report_kind(&mut self, page: u32, but: u32) {
         let found = &self.state.pages[page as usize];
         if found.is_shared() && found.copies.len() <= 2 {
