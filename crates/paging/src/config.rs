@@ -6,24 +6,25 @@ use crate::units::Geometry;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum State {
-    /// Never accessed, or discarded. The page reads as zeroes and costs nothing.
+    /// The page was never accessed, or was discarded. It reads as zeroes and uses no memory.
     Untouched = 0,
-    /// Its bytes are only on the memory server.
+    /// The page's bytes are only on the memory server.
     Remote,
-    /// Its bytes are on their way into a frame or into view.
+    /// The page's bytes are on their way into a frame or into view.
     Fetching,
-    /// It is being installed: its bytes go from its frame into view.
+    /// The page is being installed: its bytes go from a frame into view.
     Installing,
-    /// In view.
+    /// The page is in view.
     Resident,
-    /// In view, and being opened for its first write.
+    /// The page is in view and is being opened for its first write.
     Opening,
-    /// Leaving the view.
+    /// The page is leaving the view.
     TakingOut,
-    /// Out of view, with its bytes in a frame. Either it is being written back, or it was prefetched and is not yet
-    /// used, or it is unmapped so that its next access is seen. In the last case its bytes may be in place instead.
+    /// The page is out of view, with its bytes in a frame. Either it is being written back, or it was prefetched and
+    /// not used yet, or it is unmapped so that its next access is seen. The bytes of an unmapped page may also be in
+    /// place.
     Staged,
-    /// Being unmapped so that its next access is seen.
+    /// The page is being unmapped so that its next access is seen.
     Hiding,
 }
 
@@ -42,8 +43,8 @@ pub(crate) const STATES: [State; 9] = [
 /// How pages of one size move in and out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Class {
-    /// If true, pages are received into frames, and moved in and out as a whole. If false, pages are copied in. Frames
-    /// then hold only dirty pages that are leaving, and are a fixed pool outside the budget.
+    /// If true, pages are received into frames and moved in and out as a whole. If false, pages are copied in. Frames
+    /// then hold only dirty pages that are leaving. These frames are a fixed pool outside the budget.
     pub moves: bool,
     /// Number of frames. If `moves` is true, it is also the largest budget, in pages.
     pub frames: u32,
@@ -60,13 +61,13 @@ pub struct Config {
     pub small: Class,
     /// How pages of one block (huge pages) move. Unused when a block is one unit.
     pub wide: Class,
-    /// Whether dirty pages that are copied go straight to the server's memory, without a frame and without a
+    /// Whether dirty pages of a class that copies go straight to the server's memory, without a frame and without a
     /// write-back.
     pub direct: bool,
-    /// Whether a page that is unmapped for the policy stays in place, and only its protection changes. If false, its
-    /// bytes go into a frame if its class moves pages.
+    /// Whether a page that is unmapped for the policy stays in place, and only its protection changes. If false, a
+    /// class that moves pages puts the page's bytes into a frame.
     pub hides_in_place: bool,
-    /// Units of huge pages to fetch ahead of a sequential stream.
+    /// Number of units to fetch ahead of a sequential stream of huge pages.
     pub ahead_units: u32,
 }
 
@@ -82,7 +83,7 @@ pub enum ConfigError {
 }
 
 impl State {
-    /// Whether nothing is in transit for a page in this state.
+    /// Whether no action for a page in this state is in progress.
     #[must_use]
     pub fn is_at_rest(self) -> bool {
         matches!(self, State::Untouched | State::Resident | State::Remote)
@@ -118,13 +119,13 @@ pub struct Counters {
     pub used_peak: u64,
 }
 
-/// How much of an event a step has handled.
+/// How much of an event a step has completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
-    /// The event is handled completely.
+    /// The step completed the event.
     Done,
-    /// The step stopped at its limit. Continue from this unit with another step.
+    /// The step stopped at its limit. The caller continues from this unit with another step.
     Continue(u32),
-    /// This unit's page is in transit. Continue from it after its completion.
+    /// This unit's page is in transit. The caller continues from this unit after the page's completion.
     Busy(u32),
 }

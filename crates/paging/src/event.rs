@@ -18,18 +18,18 @@ pub enum Event {
     Fetched {
         /// The page that was fetched.
         page: PageId,
-        /// False: the fetch failed, and the frame's bytes are invalid.
+        /// False if the fetch failed. The frame's bytes are then invalid.
         ok: bool,
     },
     /// Pages came into view, by an install or by a fetch without a frame.
     Arrived {
         /// First page.
         page: PageId,
-        /// Number of pages. More than 1 only for pages of one unit.
+        /// Number of pages. It exceeds 1 only for pages of one unit.
         count: u32,
-        /// False: a write may have happened before the page was protected.
+        /// False if a write may have happened before the page was protected.
         certain: bool,
-        /// False: the pages did not come into view.
+        /// False if the pages did not come into view.
         ok: bool,
     },
     /// A page was opened for writing.
@@ -41,20 +41,20 @@ pub enum Event {
     TakenOut {
         /// The page.
         page: PageId,
-        /// False: it is still in view, unchanged.
+        /// False if the page is still in view, unchanged.
         ok: bool,
-        /// For [`Bytes::Unknown`] and [`Bytes::MaybeZero`]: whether the bytes differ. Otherwise: whether the action
-        /// said [`Bytes::Dirty`].
+        /// For [`Bytes::Unknown`] and [`Bytes::MaybeZero`]: whether the bytes differ. For the other two: whether the
+        /// action said [`Bytes::Dirty`].
         changed: bool,
     },
     /// An attempt to unmap a page for reference sampling ended.
     Hidden {
         /// The page.
         page: PageId,
-        /// False: it is still in view, unchanged.
+        /// False if the page is still in view, unchanged.
         ok: bool,
     },
-    /// Time passed. If the answer is [`crate::Progress::Continue`], send another tick at once.
+    /// Time passed. If the answer is [`crate::Progress::Continue`], the engine sends another tick at once.
     Tick {
         /// The time, in milliseconds since any fixed point.
         now_ms: u64,
@@ -63,9 +63,9 @@ pub enum Event {
     WrittenBack {
         /// The page.
         page: PageId,
-        /// The frame it was written from.
+        /// The frame that holds the written bytes.
         frame: FrameId,
-        /// False: the server does not hold the bytes.
+        /// False if the server does not hold the bytes.
         ok: bool,
     },
     /// A frame's memory was returned to the system.
@@ -73,7 +73,7 @@ pub enum Event {
         /// The frame.
         frame: FrameId,
     },
-    /// The program no longer needs these units' bytes; they read as zeroes from now on. A step handles at most
+    /// The program no longer needs the bytes of these units, which read as zeroes from now on. A step covers at most
     /// [`limits::DISCARD_UNITS_MAX`] units, and [`crate::Pager::step`] returns where to continue.
     Discard {
         /// First unit.
@@ -88,8 +88,8 @@ pub enum Event {
         /// One past the last unit.
         end: u32,
     },
-    /// Brings these units to rest: drops what was prefetched and not used, and maps again what was unmapped for the
-    /// policy. A step handles at most [`limits::DISCARD_UNITS_MAX`] units, like [`Event::Discard`].
+    /// Brings these units to rest. Drops pages that were prefetched and not used, and maps pages again that were
+    /// unmapped for the policy. A step covers at most [`limits::DISCARD_UNITS_MAX`] units, like [`Event::Discard`].
     Settle {
         /// First unit.
         first: u32,
@@ -103,15 +103,15 @@ pub enum Event {
         /// The new budget.
         units: u32,
     },
-    /// The kind of a unit's page, for a policy that ranks kinds ([`crate::kinds::ByKind`]). Ignored unless the page is
-    /// untouched.
+    /// Sets the kind of a unit's page, for a policy that ranks kinds ([`crate::kinds::ByKind`]). The event has an
+    /// effect only if the page is untouched.
     Kind {
         /// The unit.
         unit: u32,
         /// Its kind from now on.
         kind: Kind,
     },
-    /// Pages of a kind are no victims for now, or are victims again.
+    /// Says that pages of a kind are no victims for now, or are victims again.
     Hold {
         /// The kind.
         kind: Kind,
@@ -120,12 +120,12 @@ pub enum Event {
     },
 }
 
-/// Where a fetch takes its bytes from.
+/// The place that a fetch reads its bytes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
     /// The memory server.
     Server,
-    /// Nowhere: the page is zeroes.
+    /// No place: the page is filled with zeroes.
     Zero,
     /// A frame that still holds the page's bytes and must not change.
     Frame(FrameId),
@@ -146,22 +146,22 @@ pub enum Bytes {
     MaybeZero,
 }
 
-/// An action for the engine. Start the actions of one step in their order. `Release` must take effect before the next
-/// step begins.
+/// An action for the engine. The engine starts the actions of one step in their order. `Release` must take effect
+/// before the next step begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Bring bytes in. With a frame: fill the frame, then report [`Event::Fetched`]. Without one: bring them straight
-    /// into view, then report [`Event::Arrived`].
+    /// Bring bytes in. With a frame, the engine fills the frame and reports [`Event::Fetched`]. Without a frame, it
+    /// brings the bytes straight into view and reports [`Event::Arrived`].
     Fetch {
         /// First page.
         page: PageId,
-        /// Number of pages in the run. More than 1 only without a frame.
+        /// Number of pages in the run. It exceeds 1 only without a frame.
         count: u32,
         /// Where the bytes come from.
         source: Source,
-        /// The frame to fill.
+        /// The frame to fill. `None` means that the bytes come straight into view.
         frame: Option<FrameId>,
-        /// How many pages of the run come into view writable, counted from the first. Only without a frame.
+        /// Number of pages of the run that come into view writable, counted from the first. It is 0 with a frame.
         writable: u32,
         /// Whether a thread waits for the first page.
         demand: bool,
@@ -184,17 +184,18 @@ pub enum Action {
     TakeOut {
         /// The page.
         page: PageId,
-        /// The frame that receives its bytes. `None`: straight to the server if dirty, nowhere if clean.
+        /// The frame that receives the bytes. With `None`, dirty bytes go straight to the server, and clean bytes are
+        /// dropped.
         frame: Option<FrameId>,
-        /// Whether its bytes must be saved.
+        /// Whether the bytes must be saved.
         bytes: Bytes,
     },
-    /// Unmap a page so that its next access traps (a hint fault), then report [`Event::Hidden`]. Its bytes stay local:
-    /// in the frame, or in place if there is none.
+    /// Unmap a page so that its next access traps (a hint fault), then report [`Event::Hidden`]. The bytes stay local:
+    /// in the frame, or in place if there is no frame.
     Hide {
         /// The page.
         page: PageId,
-        /// The empty frame that receives its bytes.
+        /// The empty frame that receives the bytes. `None` means that the bytes stay in place.
         frame: Option<FrameId>,
         /// Whether the page is protected against writes.
         is_clean: bool,
@@ -203,7 +204,7 @@ pub enum Action {
     Show {
         /// The page.
         page: PageId,
-        /// The frame with its bytes. `None` if they stayed in place.
+        /// The frame with the bytes. `None` means that the bytes stayed in place.
         frame: Option<FrameId>,
         /// Whether the page comes into view writable.
         writable: bool,
@@ -212,7 +213,7 @@ pub enum Action {
     WriteBack {
         /// The page.
         page: PageId,
-        /// The frame with its bytes. It must not change until that event.
+        /// The frame with the bytes. They must not change until [`Event::WrittenBack`].
         frame: FrameId,
     },
     /// Let the server drop these units.
@@ -227,7 +228,7 @@ pub enum Action {
         /// The frame.
         frame: FrameId,
     },
-    /// Let the threads that wait for this page repeat their access. The page needs no other action.
+    /// Let the threads that wait for this page repeat their access. No other action for the page follows.
     Wake {
         /// The page.
         page: PageId,
@@ -247,7 +248,7 @@ impl Default for Actions {
 }
 
 impl Actions {
-    /// An empty list with all the capacity it will ever need.
+    /// Makes an empty list with all the capacity that it ever needs.
     #[must_use]
     pub fn new() -> Self {
         Self { list: Vec::with_capacity(limits::ACTIONS_MAX) }
@@ -256,13 +257,13 @@ impl Actions {
     /// Adds an action.
     ///
     /// # Panics
-    /// The list is full. [`limits`] rules this out at compile time.
+    /// Panics if the list is full. [`limits`] rules this out at compile time.
     pub fn push(&mut self, action: Action) {
         assert!(self.list.len() < limits::ACTIONS_MAX, "a step answers with a bounded number of actions");
         self.list.push(action);
     }
 
-    /// Extends the fetch at this index by one page. A writable page may only follow writable ones.
+    /// Extends the fetch at this index by one page. A writable page may only follow writable pages.
     pub(crate) fn extend_run(&mut self, index: usize, is_writable: bool) {
         if let Some(Action::Fetch { count, writable, .. }) = self.list.get_mut(index) {
             *count += 1;
@@ -270,7 +271,7 @@ impl Actions {
         }
     }
 
-    /// The actions in order.
+    /// Returns the actions in order.
     #[must_use]
     pub fn as_slice(&self) -> &[Action] {
         &self.list

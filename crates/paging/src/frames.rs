@@ -1,5 +1,5 @@
-//! The free frames of one class, and the frame of each page. Filled free frames have memory behind them; empty ones are
-//! address space only.
+//! The free frames of one class, and the frame of each page. A filled free frame has memory behind it. An empty one is
+//! only address space.
 
 use crate::units::{Geometry, PageId};
 
@@ -7,7 +7,7 @@ use crate::units::{Geometry, PageId};
 #[derive(Debug)]
 pub(crate) struct Frames {
     filled: Vec<u32>,
-    /// Frames that are empty again. All frames from `fresh` on are empty too, since they were never used.
+    /// Frames that were used and are empty again. Frames from `fresh` on are also empty, because they were never used.
     empty: Vec<u32>,
     fresh: u32,
     count: u32,
@@ -19,13 +19,13 @@ impl Frames {
         Self { filled: Vec::with_capacity(count as usize), empty: Vec::with_capacity(count as usize), fresh: 0, count }
     }
 
-    /// Takes a frame with memory behind it. The most recently used one comes first, since its cache lines may still be
-    /// present.
+    /// Returns a free frame with memory behind it. The most recently used frame comes first, because its cache lines
+    /// may still be present.
     pub(crate) fn take_filled(&mut self) -> Option<u32> {
         self.filled.pop()
     }
 
-    /// Takes a frame without memory.
+    /// Returns a free frame without memory.
     pub(crate) fn take_empty(&mut self) -> Option<u32> {
         self.empty.pop().or_else(|| {
             let frame = self.fresh;
@@ -57,10 +57,10 @@ impl Frames {
 
 /// The frame of each page that has one, by page number.
 ///
-/// Memory use: a word a page. Where base pages have no frames, it is a word a block, or nothing.
+/// Memory use: a word a page. If base pages have no frames, it is a word a block, or nothing.
 #[derive(Debug)]
 pub(crate) struct Places {
-    /// The frame number plus one. Zero means none, so the memory of pages that never had a frame is never written.
+    /// The frame number plus one; 0 for no frame. So the memory of pages that never had a frame is never written.
     of: Vec<u32>,
     /// Units that share a word: 1, or the units of a block.
     units: u32,
@@ -76,7 +76,7 @@ impl Places {
         Self { of: vec![0; words as usize], units }
     }
 
-    /// The index of a page's word in `of`; `None` for a page that can have no frame.
+    /// Returns the index of a page's word in `of`, or `None` for a page that can have no frame.
     fn at(&self, page: PageId, wide: bool) -> Option<usize> {
         (wide || self.units == 1).then_some((page.0 / self.units) as usize).filter(|&at| at < self.of.len())
     }

@@ -1,25 +1,26 @@
-//! Page-size policy: each block is either many base pages or one huge page, chosen by what faults show.
+//! Page-size policy: decides from observed faults whether a block comes in as base pages or as one huge page.
 //!
 //! Fetching a huge page takes about as long as 26 fetches of base pages (130 us against 5 us on one host, 350 us
-//! against 14 us over TCP). But it takes the memory of 512 base pages, and may evict pages that are needed next. So
-//! fetching a block as a huge page is worth it when at least [`DENSE_UNITS`] of its units, an eighth, are accessed
-//! while it is in memory. The faults on a block of base pages show how many of its units are accessed. Accesses within
-//! a huge page are not seen, so some blocks are fetched as base pages, as probes. Results are kept for each *district*,
-//! a range of neighbouring blocks, since arrays differ. A district without a result uses the result of the whole space.
+//! against 14 us over TCP). But a huge page needs the memory of 512 base pages, and may evict pages that are needed
+//! next. So it is worth it if at least [`DENSE_UNITS`] of its units, an eighth, are accessed while it is in memory.
+//!
+//! The faults on a block of base pages show how many of its units are accessed. Accesses within a huge page are not
+//! seen, so some blocks are fetched as base pages, as probes. Results are kept for each *district*, a range of
+//! neighbouring blocks, because arrays differ. A district without a result uses the result of the whole space.
 
-/// Accessed units at which a block counts as dense.
+/// Number of accessed units from which on a block counts as dense.
 const DENSE_UNITS: u32 = 64;
-/// Blocks in one district.
+/// Number of blocks in one district.
 const DISTRICT_BLOCKS: u32 = 32;
-/// Blocks of base pages under observation at once.
+/// Largest number of blocks of base pages under observation.
 const WATCHED: usize = 32;
-/// Faults on other blocks after which the observation of a block ends.
+/// Number of faults on other blocks after which the observation of a block ends.
 const PATIENCE_FAULTS: u64 = 64;
 const SCORE_MAX: i8 = 16;
 const DENSE_SCORE: i8 = 8;
 const SPARSE_SCORE: i8 = -1;
 const SPARSE_PROBE_SCORE: i8 = -8;
-/// Fewest huge fetches between two probes. A probe with an unexpected result shortens the gap.
+/// Fewest huge fetches between two probes. A probe with an unexpected result resets the gap to this number.
 const PROBE_GAP_MIN: u32 = 4;
 /// Most huge fetches between two probes. Each expected result lengthens the gap.
 const PROBE_GAP_MAX: u32 = 512;
@@ -64,7 +65,7 @@ impl Grain {
         }
     }
 
-    /// Whether a block without any page in memory should come in as one huge page.
+    /// Decides whether a block without any page in memory comes in as one huge page.
     pub(crate) fn decide(&mut self, block: u32) -> bool {
         if !self.leans_wide(block) {
             return false;
@@ -78,7 +79,7 @@ impl Grain {
         false
     }
 
-    /// The answer that [`Self::decide`] would give, without counting as a decision.
+    /// Returns the answer that [`Self::decide`] would give, without a probe and without counting as a decision.
     pub(crate) fn leans_wide(&self, block: u32) -> bool {
         match self.districts[(block / DISTRICT_BLOCKS) as usize] {
             0 => self.overall > 0,
@@ -92,8 +93,8 @@ impl Grain {
         self.expire();
     }
 
-    /// Notes a fault on an absent base page of this block. `units` counts the page, the units that follow it in, and
-    /// those known to have been accessed in passing.
+    /// Notes a fault on an absent base page of this block. `units` is the number of accessed units that the fault
+    /// shows: the page, the units fetched with it, and units known to have been accessed before.
     pub(crate) fn small_fault(&mut self, block: u32, units: u32) {
         self.faults += 1;
         self.expire();

@@ -1,7 +1,9 @@
-//! Page kinds: the kind of a page ranks before its policy's order. This is SSS-CORE's method 3 (paper 5, section 3.3).
+//! Page kinds: the kind of a page counts before the order of a policy. This is SSS-CORE's method 3 (paper 5, section
+//! 3.3).
 //!
-//! A page with copies elsewhere costs less to lose than the only copy. A page of a program that does not run is needed
-//! later. Among pages of one kind and one owner, any [`Policy`](crate::policy::Policy) decides.
+//! Losing one of several copies of a page costs less than losing the only copy. The pages of a program that does not
+//! run are needed later than those of the running program. Among pages of one kind and one owner, any
+//! [`Policy`](crate::policy::Policy) decides.
 
 use crate::policy::{self, Cause, Leave, Policy};
 use crate::spec::{Space, SpecError};
@@ -22,8 +24,8 @@ pub enum Kind {
 /// Number of kinds.
 const KINDS: usize = 3;
 
-/// The kinds in the order in which they leave, each with whether its owner is the running one: paper 5, the list in
-/// section 3.3.
+/// The kinds in the order in which they leave (paper 5, section 3.3). The flag says whether the entry is for pages of
+/// the running owner.
 pub const ORDER: [(Kind, bool); 2 * KINDS] = [
     (Kind::SharedCopy, false),
     (Kind::SharedCopy, true),
@@ -36,9 +38,9 @@ pub const ORDER: [(Kind, bool); 2 * KINDS] = [
 /// The first criterion of the order of victims.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum First {
-    /// By [`ORDER`]. Among other owners' pages of one kind, those of the least urgent owner leave first.
+    /// Orders by [`ORDER`]. Among pages of one kind, those of the least urgent owner leave first.
     Kind,
-    /// By owner: the least urgent of the other owners first, the running one last. Within an owner, by kind.
+    /// Orders by owner: the least urgent owner first, and the running owner last. Within an owner, orders by kind.
     Owner,
 }
 
@@ -47,7 +49,7 @@ pub enum First {
 pub struct Urgency<'a> {
     /// The running owner, if there is one.
     pub running: Option<u32>,
-    /// The urgency of each owner. The pages of the less urgent owner leave first. No two owners have the same urgency.
+    /// The urgency of each owner. The pages of a less urgent owner leave first. No two owners have the same urgency.
     pub of: &'a dyn Fn(u32) -> u32,
     /// The first criterion of the order: the kind or the owner.
     pub first: First,
@@ -59,21 +61,21 @@ impl std::fmt::Debug for Urgency<'_> {
     }
 }
 
-/// The pages of one owner. A policy is built when the owner first has a page of its kind. It is dropped when the owner
-/// has no page and no history of the kind.
+/// The pages of one owner. A policy is built when the owner first has a page of a kind. The bucket is dropped when the
+/// owner has no page in view and no history.
 struct Bucket {
     owner: u32,
     policies: [Option<Box<dyn Policy>>; KINDS],
     in_view: [u32; KINDS],
-    /// Pages that left and may be remembered.
+    /// Number of evicted pages that a policy may still remember.
     remembered: u32,
 }
 
 /// Pages of several owners and kinds. Each kind of each owner has its own policy.
 ///
-/// The caller keeps the contract of [`Policy`]. In addition, before the number of an evicted page is given to another
-/// page, the page must be [`forgotten`](Kinds::forgotten) or come back. A page that changes its kind becomes the newest
-/// of its new kind.
+/// The caller keeps the contract of [`Policy`]. It may give the number of an evicted page to another page only after it
+/// calls [`forgotten`](Kinds::forgotten) for the evicted page. A page that changes its kind becomes the newest page of
+/// its new kind.
 ///
 /// Memory use: a word a unit, and a policy for each kind of page that an owner has.
 pub struct Kinds {
@@ -91,7 +93,7 @@ impl std::fmt::Debug for Kinds {
 }
 
 impl Kinds {
-    /// Builds a set without pages. `spec` describes the policy within each kind.
+    /// Builds a set without pages. `spec` describes the policy that orders the pages of each kind.
     ///
     /// # Errors
     /// `spec` does not describe a policy. The message lists the valid ones.
@@ -131,7 +133,7 @@ impl Kinds {
         self.drop_hide_requests(index);
     }
 
-    /// Notes that a page left the view. If it was [evicted](Leave::Evicted), its number stays in use until the page is
+    /// Notes that a page left the view. The number of an [evicted](Leave::Evicted) page stays in use until the page is
     /// forgotten or comes back.
     pub fn removed(&mut self, page: PageId, why: Leave) {
         let (_, kind) = self.places[page.0 as usize];
@@ -157,13 +159,13 @@ impl Kinds {
         self.drop_if_empty(index);
     }
 
-    /// Notes that an evicted page is about to come back with this kind. Its policy's history of it is used if the kind
-    /// is the same, and dropped if not.
+    /// Notes that an evicted page is about to come back with this kind. If the page had the same kind before, the
+    /// policy keeps its history of the page. Otherwise the history is dropped.
     pub fn returns(&mut self, page: PageId, kind: Kind) {
         if self.places[page.0 as usize].1 != kind {
             self.forgotten(page);
         } else if let Some(index) = self.bucket_of(page) {
-            // `inserted` follows and counts the page as in view.
+            // The caller now calls `inserted`, which counts the page as in view.
             let bucket = &mut self.buckets[index];
             bucket.remembered = bucket.remembered.saturating_sub(1);
         }
@@ -229,7 +231,7 @@ impl Kinds {
         }
     }
 
-    /// Drops the policy's requests to unmap pages. The caller reports every reference, so no page need be unmapped.
+    /// Drops the policy's requests to unmap pages. The caller reports every reference, so no page needs to be unmapped.
     fn drop_hide_requests(&mut self, index: usize) {
         for policy in self.buckets[index].policies.iter_mut().flatten() {
             for _ in 0..crate::limits::HIDES_MAX {
@@ -241,8 +243,8 @@ impl Kinds {
     }
 }
 
-/// A policy for the pages of one owner. It ranks pages by kind first, and has a separate policy for the pages of each
-/// kind. Each page has the usual kind until [`Policy::kind`] gives it another one.
+/// A policy for the pages of one owner that orders the pages by kind first. The pages of each kind have a separate
+/// policy. Each page has the usual kind until [`Policy::kind`] sets another kind.
 ///
 /// Memory use: a byte a unit, and a policy for each kind that a page ever had.
 pub struct ByKind {
@@ -251,13 +253,12 @@ pub struct ByKind {
     usual: Kind,
     policies: [Option<Box<dyn Policy>>; KINDS],
     holds: [bool; KINDS],
-    /// The kind of each page plus one. Zero means the usual kind, so the memory of pages without another is never
-    /// written.
+    /// The kind of each page plus one. Zero means the usual kind. So memory is written only for pages of another kind.
     kinds: Vec<u8>,
 }
 
 impl ByKind {
-    /// Builds the policy without pages. `spec` describes the policy within each kind.
+    /// Builds the policy without pages. `spec` describes the policy that orders the pages of each kind.
     ///
     /// # Errors
     /// `spec` does not describe a policy. The message lists the valid ones.
@@ -319,7 +320,7 @@ impl Policy for ByKind {
     }
 
     fn kind(&mut self, page: PageId, kind: Kind) {
-        // It may remember the page.
+        // The policy of the page's old kind may remember the page.
         self.forgotten(page);
         self.kinds[page.0 as usize] = if kind == self.usual { 0 } else { kind as u8 + 1 };
         let policy = &mut self.policies[kind as usize];
@@ -351,11 +352,12 @@ mod tests {
     const SPACE: Space = Space { units: 32, block_units: 1, seed: 1, hides: true };
 
     fn urgency(first: First) -> Urgency<'static> {
-        // Of the others, owner 3 is the least urgent.
+        // Owner 3 is the least urgent of the owners that do not run.
         Urgency { running: Some(1), of: &|owner| 10 - owner, first }
     }
 
-    /// Pages of every kind for the running owner, 1, and two others. The page number encodes owner and kind.
+    /// Makes pages of every kind for the running owner (1) and two other owners. The page number encodes owner and
+    /// kind.
     fn full(spec: &str) -> Kinds {
         let mut kinds = Kinds::new(spec, SPACE).unwrap();
         for owner in [2, 1, 3] {
@@ -416,7 +418,7 @@ mod tests {
             kinds.forgotten(PageId(page));
         }
         assert!(kinds.buckets.is_empty());
-        // A page that comes back is not forgotten meanwhile.
+        // A page that comes back need not be forgotten first.
         kinds.inserted(PageId(1), 7, Kind::Private, Cause::Read);
         kinds.removed(PageId(1), Leave::Evicted);
         kinds.returns(PageId(1), Kind::Private);
@@ -476,7 +478,7 @@ mod tests {
         prop::collection::vec(step, 1..200)
     }
 
-    /// A page in view: owner, kind, and time of its last reference or change.
+    /// For each page in view: its owner, its kind, and the time of its last reference or change.
     type Model = std::collections::BTreeMap<u32, (u32, Kind, usize)>;
 
     fn expected(model: &Model, refused: u32) -> Option<PageId> {

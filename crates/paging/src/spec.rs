@@ -1,9 +1,8 @@
-//! Parses a user's choice of a policy or a prefetcher, `name[:param=value,...]`, and describes what there is to choose
-//! from.
+//! Parses a user's choice of a policy or a prefetcher, `name[:param=value,...]`, and describes the valid choices.
 
 use std::fmt::Write;
 
-/// Most parameters of one choice.
+/// Largest number of parameters of one choice.
 const PARAMS_MAX: usize = 4;
 
 /// A parameter: a whole number within bounds.
@@ -11,7 +10,7 @@ const PARAMS_MAX: usize = 4;
 pub struct Param {
     /// Its name.
     pub name: &'static str,
-    /// What it means, with its unit.
+    /// The meaning of the parameter, with its unit.
     pub help: &'static str,
     /// Its default.
     pub default: u64,
@@ -21,10 +20,10 @@ pub struct Param {
     pub max: u64,
 }
 
-/// What a policy or prefetcher is built for.
+/// The space that a policy or prefetcher is built for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Space {
-    /// Units of the far space. Every page's number is below it.
+    /// Number of units in the far space. Every page's number is below it.
     pub units: u32,
     /// Units of one block. Pages of one block are adjacent and may become one page.
     pub block_units: u32,
@@ -45,11 +44,11 @@ pub struct Info<T: ?Sized> {
     pub source: &'static str,
     /// Its parameters.
     pub params: &'static [Param],
-    /// Makes one.
+    /// Builds the policy or prefetcher.
     pub build: fn(Space, &Values) -> Box<T>,
 }
 
-/// The values of all parameters, with defaults for those not given.
+/// The values of all parameters. A parameter that the user did not give has its default.
 #[derive(Clone, Copy, Debug)]
 pub struct Values {
     params: &'static [Param],
@@ -65,7 +64,7 @@ impl Values {
         Self { params, values }
     }
 
-    /// The value of a parameter; 0 for an unknown one.
+    /// Returns the value of a parameter, or 0 if there is no such parameter.
     #[must_use]
     pub fn get(&self, name: &str) -> u64 {
         self.params.iter().position(|param| param.name == name).map_or(0, |index| self.values[index])
@@ -90,7 +89,7 @@ impl std::fmt::Display for SpecError {
 
 impl std::error::Error for SpecError {}
 
-/// The names of all of these, as a list for people.
+/// Returns the names of all choices, as a list for people.
 #[must_use]
 pub fn names<T: ?Sized>(infos: &[&Info<T>]) -> String {
     infos.iter().map(|info| info.name).collect::<Vec<_>>().join(", ")

@@ -1,15 +1,15 @@
-//! Traces: the calls of a policy and its answers, in order, in a compact form. This room opens no file.
+//! Traces: the calls of a policy and its answers, in order, in a compact form. This module opens no file.
 //!
 //! ```text
 //! header: "HANTRACE", version u16, length u32, that many bytes of key=value lines, CRC-32 of all before
 //! chunk:  length u32 (top bit: the end), CRC-32 of the length and the payload, payload
 //! ```
 //!
-//! The payloads of all chunks except the last are one stream of records. A record is a LEB128 number: its kind in the
-//! low four bits, and the kind's content above them. Pages are given as the distance from the page named last. So a
-//! record ends with the first byte below 128, and a chunk may end after any record. The last chunk has the number of
-//! records of each kind, and says whether recording stopped early. A trace without it, or with other counts, is
-//! incomplete.
+//! The payloads of all chunks except the last form one stream of records. A record is a LEB128 number. Its low four
+//! bits are the record's kind, and the bits above them are the content. A page is written as the distance from the page
+//! of the record before. A record ends with its first byte below 128. A chunk may end after any record. The last chunk
+//! holds the number of records of each kind, and says whether recording stopped early. A trace without the last chunk,
+//! or with other counts, is incomplete.
 
 mod read;
 mod record;
@@ -31,10 +31,10 @@ const KINDS: usize = 16;
 const END_PAYLOAD: usize = 1 + 8 * KINDS;
 /// Longest record, in bytes.
 const RECORD_MAX: usize = 10;
-/// Largest payload of a chunk, in bytes. Damage is located to within this size.
+/// Largest payload of a chunk, in bytes. A reader can only tell which chunk is damaged, so chunks are small.
 const CHUNK_MAX: usize = 16 << 10;
 const HEADER_TEXT_MAX: usize = 64 << 10;
-/// Largest time or count, so that it fits a record.
+/// Largest time, in milliseconds. With it, the distance between any two times fits a record.
 const NUMBER_MAX: u64 = (1 << 56) - 1;
 
 /// Smallest limit of a trace's size that leaves room for records, in bytes.
@@ -53,7 +53,7 @@ pub struct Header {
     pub budget_units: u32,
     /// Seed of the policy.
     pub seed: u64,
-    /// Whether pages in view could be unmapped for the policy.
+    /// Whether the policy could have pages in view unmapped.
     pub hides: bool,
     /// The policy as the user described it.
     pub policy: String,
@@ -66,13 +66,13 @@ pub struct Header {
 }
 
 impl Header {
-    /// The space that a policy of that run was built for.
+    /// Returns the space that the recorded run built its policy for.
     #[must_use]
     pub fn space(&self) -> Space {
         Space { units: self.units, block_units: self.block_units, seed: self.seed, hides: self.hides }
     }
 
-    /// The header as names and values, in the form that is written and shown.
+    /// Returns the header as names and values, as they are written and shown.
     #[must_use]
     pub fn fields(&self) -> [(&'static str, String); 10] {
         [
@@ -102,7 +102,7 @@ impl Header {
         bytes
     }
 
-    /// Parses a header; `None` when a value is missing, malformed or out of bounds.
+    /// Parses a header. Returns `None` if a value is missing, malformed or out of bounds.
     fn from_text(text: &str) -> Option<Self> {
         let find = |name: &str| {
             let mut lines = text.lines().filter_map(|line| line.split_once('='));
@@ -129,7 +129,7 @@ impl Header {
     }
 }
 
-/// A value on one line of the header, cut to a bounded length so that any program's name fits.
+/// Puts a value on one line of the header, and cuts it to 1,000 characters. So the name of any program fits.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1000).collect()
 }
@@ -161,7 +161,7 @@ pub enum Record {
     Coming(PageId),
 }
 
-/// Names of the kinds of records, by kind; empty for unused kinds.
+/// Names of the kinds of records. An empty name marks an unused kind.
 const KIND_NAMES: [&str; KINDS] = [
     "",
     "inserted by a read",
@@ -201,13 +201,13 @@ impl Counts {
 /// The content of the end of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct End {
-    /// Records of each kind.
+    /// Number of records of each kind.
     pub counts: Counts,
     /// Whether recording stopped before the run ended, because a limit was reached.
     pub cut: bool,
 }
 
-/// The state that the numbers of records are relative to.
+/// The page and the time of the records before. A record holds only the difference from them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Base {
     page: u32,
@@ -223,7 +223,7 @@ fn unzigzag(number: u64) -> i64 {
 }
 
 impl Base {
-    /// The number that encodes a record.
+    /// Returns the number that encodes a record.
     fn encode(&mut self, record: Record) -> u64 {
         let (kind, page) = match record {
             Record::Inserted(page, Cause::Read) => (1, page),
@@ -251,7 +251,7 @@ impl Base {
         distance << 4 | kind
     }
 
-    /// The record that a number encodes; `None` if it encodes none.
+    /// Returns the record that a number encodes, or `None` if the number encodes no record.
     fn decode(&mut self, number: u64, units: u32) -> Option<Record> {
         let carried = number >> 4;
         let kind = number & 15;
@@ -297,23 +297,24 @@ fn write_number(mut number: u64, to: &mut [u8; RECORD_MAX]) -> usize {
     len + 1
 }
 
-/// Whether a record that a [`Recorder`] pushed names a page. Processes without pages record only time.
+/// Checks whether a record that a [`Recorder`] pushed names a page. A process without pages records only time.
 #[must_use]
 pub fn names_page(record: &[u8]) -> bool {
     record.first().is_some_and(|byte| !matches!(byte & 15, 11 | 13 | 14))
 }
 
-/// Divides the records that a [`Recorder`] pushed into chunks, up to a size limit.
+/// Divides the records that a [`Recorder`] pushed into chunks. The trace stays below a size limit.
 #[derive(Debug)]
 pub struct Framer {
     counts: Counts,
-    /// Bytes that may still be written. Room for the last chunk is already subtracted.
+    /// Number of bytes that may still be written. The room for the last chunk is already subtracted.
     left: u64,
     cut: bool,
 }
 
 impl Framer {
-    /// Begins a trace of at most `bytes_max` bytes. Also returns the bytes of its header, which must be written first.
+    /// Begins a trace of at most `bytes_max` bytes. Also returns the bytes of the header, which the caller must write
+    /// first.
     #[must_use]
     pub fn start(header: &Header, bytes_max: u64) -> (Self, Vec<u8>) {
         let bytes = header.to_bytes();
@@ -321,8 +322,8 @@ impl Framer {
         (Self { counts: Counts::default(), left, cut: false }, bytes)
     }
 
-    /// Takes whole records from the front of a stream. Returns the bytes to write before them, and how many bytes of
-    /// them to write: 0 when the stream is empty or the limit is reached.
+    /// Makes a chunk of whole records from the front of a stream. Returns the chunk's head, and how many bytes of the
+    /// stream to write behind it. That number is 0 if the stream is empty or the limit is reached.
     pub fn chunk(&mut self, stream: &[u8]) -> ([u8; HEAD_LEN], usize) {
         let room = usize::try_from(self.left).unwrap_or(usize::MAX).saturating_sub(HEAD_LEN);
         let most = stream.len().min(CHUNK_MAX).min(room);
@@ -338,7 +339,7 @@ impl Framer {
         (chunk_head(len as u32, payload), len)
     }
 
-    /// Whether the limit was reached and records were left out.
+    /// Whether the limit was reached and records were dropped.
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.cut
@@ -371,7 +372,7 @@ fn chunk_crc(length: u32, payload: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// A whole trace in memory, made from given records.
+/// Makes a whole trace in memory from the given records.
 #[must_use]
 pub fn write(header: &Header, records: impl IntoIterator<Item = Record>) -> Vec<u8> {
     let (mut framer, mut bytes) = Framer::start(header, u64::MAX);

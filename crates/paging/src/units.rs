@@ -1,4 +1,4 @@
-//! Numbers of pages and frames, and the arithmetic between units, blocks and bytes.
+//! Numbers of pages and frames, and conversions between units, blocks and bytes.
 
 use crate::limits;
 
@@ -6,7 +6,7 @@ use crate::limits;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PageId(pub u32);
 
-/// A frame of local memory outside the program's view, in the pool of its class.
+/// A frame: local memory outside the program's view, in the pool of its class.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FrameId {
     /// Whether the frame holds a huge page.
@@ -15,7 +15,7 @@ pub struct FrameId {
     pub index: u32,
 }
 
-/// Shape of the far space: the number and size of its units, and the units of a block.
+/// The shape of the far space: the number and size of its units, and the number of units in a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// Number of units.
@@ -27,7 +27,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Whether the shape lies within [`limits`].
+    /// Whether the shape is within [`limits`].
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.unit_bytes.is_power_of_two()
@@ -39,25 +39,26 @@ impl Geometry {
             && self.units.is_multiple_of(self.block_units)
     }
 
-    /// Units of a placement extent: the size of the largest page, and the unit in which servers are chosen.
+    /// Returns the units of a placement extent. An extent has the size of the largest page, and a server is chosen for
+    /// each extent.
     #[must_use]
     pub fn stretch_units(&self) -> u32 {
         limits::PAGE_BYTES_MAX / self.unit_bytes
     }
 
-    /// The block a unit lies in.
+    /// Returns the block that contains a unit.
     #[must_use]
     pub fn block(&self, unit: u32) -> u32 {
         unit / self.block_units
     }
 
-    /// Number of blocks.
+    /// Returns the number of blocks.
     #[must_use]
     pub fn blocks(&self) -> u32 {
         self.units / self.block_units
     }
 
-    /// First unit of the block a unit lies in.
+    /// Returns the first unit of the block that contains a unit.
     #[must_use]
     pub fn block_start(&self, unit: u32) -> u32 {
         unit & !(self.block_units - 1)

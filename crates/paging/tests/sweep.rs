@@ -1,4 +1,4 @@
-//! Counts the faults of sweeps over base pages. Every action is carried out at once.
+//! Counts the faults of sweeps over base pages. Each action is carried out at once.
 
 use hanare_paging::{Action, Actions, Bytes, Class, Config, Event, Geometry, Pager, Space, policy, prefetch};
 
@@ -27,8 +27,8 @@ fn touch(pager: &mut Pager, actions: &mut Actions, unit: u32, write: bool) -> bo
     touch_counting(pager, actions, (unit, write), write, &mut 0)
 }
 
-/// Like [`touch`], but `changed` says whether leaving pages were changed. Counts the leaving pages that were opened for
-/// writing on a guess.
+/// Does the work of [`touch`], but `changed` says whether leaving pages were changed. Counts the leaving pages that
+/// were opened for writing on a guess.
 fn touch_counting(
     pager: &mut Pager,
     actions: &mut Actions,
@@ -91,7 +91,8 @@ fn what_is_written_each_time_comes_ahead_open_for_it_and_what_is_only_read_does_
 #[test]
 fn that_pages_are_written_to_again_is_guessed_as_long_as_it_comes_true() {
     let (mut pager, mut actions) = (pager(), Actions::new());
-    // Reads every seventh page, in rounds until all were read, so that no prefetcher helps. Writes to each, or not.
+    // Reads every seventh page, in rounds until all pages are read. In this order, no prefetcher helps. If `writes` is
+    // true, also writes to each page.
     let mut pass = |writes: bool, guesses: &mut u32| {
         let mut traps = 0;
         for index in 0..UNITS {
@@ -108,8 +109,8 @@ fn that_pages_are_written_to_again_is_guessed_as_long_as_it_comes_true() {
 
     guesses = 0;
     (0..4).for_each(|_| _ = pass(false, &mut guesses));
-    // Some guesses are unavoidable: for the pages present at the start, and for those that come until the first of
-    // these leave.
+    // Some guesses are unavoidable: those for the pages present at the start, and for pages that arrive before the
+    // first of these leave.
     assert!(guesses < UNITS + 600, "{guesses} guesses");
 
     (0..2).for_each(|_| _ = pass(true, &mut guesses));

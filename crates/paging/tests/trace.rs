@@ -97,8 +97,8 @@ fn a_changed_byte_anywhere_is_found() {
             TraceError::Truncated(offset) | TraceError::Damaged(offset, _) => offset,
             TraceError::Empty => unreachable!("not empty"),
         };
-        // The reported offset is within a chunk of the damage. If the damage changed a length, the report may name the
-        // end instead.
+        // The reported offset is at most a chunk away from the damage. If the damage changed a length, the report may
+        // name the end of the trace instead.
         assert!(told.abs_diff(at) <= (16 << 10) + 8 || told == bytes.len(), "byte {at}: {error}");
     }
     assert_eq!(read(b"ELF and so on"), Err(TraceError::Foreign));
@@ -107,7 +107,7 @@ fn a_changed_byte_anywhere_is_found() {
     assert_eq!(read(&newer), Err(TraceError::Version(9)));
 }
 
-/// A sink that takes a limited number of bytes.
+/// A sink that accepts a limited number of bytes.
 struct Room(Arc<Mutex<Vec<u8>>>, usize);
 
 impl Sink for Room {

@@ -18,7 +18,7 @@ th,td{padding:.2em .8em;border-bottom:1px solid #ddd;text-align:right}\
 th:first-child,td:first-child{text-align:left}\
 svg{max-width:100%;height:auto}svg text{font-size:12px;fill:#222}";
 
-/// A page with these rows. Miss ratios are relative to `references`.
+/// Makes a page with these rows. Miss ratios are relative to `references`.
 #[must_use]
 pub fn page(title: &str, note: &str, rows: &[Row], references: u64) -> String {
     let title = escape(title);
@@ -37,7 +37,7 @@ pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A colour that differs clearly from its neighbours in the list.
+/// Returns a colour that differs clearly from its neighbours in the list.
 fn colour(index: usize) -> String {
     format!("hsl({:.0},70%,{}%)", (index as f64 * 137.5) % 360.0, 35 + index % 3 * 10)
 }
@@ -103,7 +103,7 @@ fn line(html: &mut String, rows: &[Row], index: usize, policy: &str, at: &dyn Fn
     );
 }
 
-/// The policies in the order of their first rows.
+/// Returns the policies in the order of their first rows.
 fn policies(rows: &[Row]) -> Vec<&str> {
     let mut found: Vec<&str> = Vec::new();
     for row in rows {
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(html.matches("<tr><td>").count(), 4);
         assert!(html.contains("&lt;script&gt;") && !html.contains("<script>") && html.contains("a &amp; b"));
         assert!(!html.contains("http") && !html.contains("src=") && !html.contains("NaN"));
-        // Twice the misses is twice as high above the axis.
+        // A row with twice the misses has a point twice as high above the axis.
         assert!(html.contains("<td>900</td>"));
         assert!(!page("empty", "", &[], 0).contains("NaN"));
     }

@@ -1,8 +1,9 @@
-//! What a recorded run would have cost under other policies, computed from its trace.
+//! Computes from a trace what the recorded run would have cost under other policies.
 //!
-//! The policies are those of `hanare_paging`, the same code as in live runs; this room gives them a memory that is only
-//! counted. It opens no file. `string` reads the reference string, `machine` and `opt` run it once, `policies` runs any
-//! policies over any sizes, `replay` checks a recorded run against its own policy, `html` draws.
+//! The policies are those of `hanare_paging`, the same code as in live runs. Here they run on a memory without bytes.
+//! This crate opens no file. `string` reads the reference string, and `machine` and `opt` run it once. `policies` runs
+//! any policies in any sizes of memory. `replay` checks a recorded run against its own policy, and `html` draws the
+//! results.
 
 #![forbid(unsafe_code)]
 

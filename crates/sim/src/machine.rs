@@ -1,5 +1,6 @@
-//! A small machine: a memory of a fixed number of pages, a policy that chooses which one leaves, and counters. It
-//! follows the pager's rules without transit states: pages move at once, and the filter accepts every page in view.
+//! A small machine: a memory of a fixed number of pages, a policy that chooses which page leaves, and counters. The
+//! machine follows the pager's rules, but has no transit states. Pages move at once, and the filter accepts every page
+//! in view.
 
 use std::fmt;
 
@@ -11,27 +12,27 @@ use crate::string::{RefString, Step};
 /// Which references to pages in view the policy sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Visible {
-    /// Those that trap in a live run: the first write to a page that a read brought in, and the next access to a page
-    /// that was unmapped for the policy.
+    /// The policy sees the references that trap in a live run. These are the first write to a page that a read brought
+    /// in, and the next access to a page that was unmapped for the policy.
     Traps,
-    /// All, as the literature on replacement assumes.
+    /// The policy sees all references, as the literature on replacement assumes.
     All,
 }
 
 /// The costs of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Figures {
-    /// References to pages that were not in memory.
+    /// Number of references to pages that were not in memory.
     pub misses: u64,
-    /// Misses of pages that had been written back, so that their bytes came over the link.
+    /// Number of misses of pages that had been written back. Their bytes come over the link.
     pub transfers_in: u64,
-    /// Pages that were evicted with changed bytes.
+    /// Number of pages that were evicted with changed bytes.
     pub write_backs: u64,
-    /// Pages unmapped for the policy.
+    /// Number of pages that were unmapped for the policy.
     pub protects: u64,
 }
 
-/// The policy broke its contract: it named no victim although this number of pages was in view.
+/// The policy broke its contract: it named no victim, although this number of pages was in view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoVictim(pub u32);
 
@@ -44,16 +45,16 @@ impl fmt::Display for NoVictim {
 impl std::error::Error for NoVictim {}
 
 const IN_VIEW: u8 = 1;
-/// The page was written since it came in. A further write does not trap, and its eviction writes it back.
+/// The page was written since it came in. A further write does not trap. Its eviction writes the page back.
 const OPEN: u8 = 2;
 const HIDDEN: u8 = 4;
 /// The server has bytes of the page.
 const HELD: u8 = 8;
 
-/// Steps between two reports of progress.
+/// Number of steps between two reports of progress.
 const STRIDE: usize = 1 << 16;
 
-/// The memory. Its state is one byte a page, beside the policy's.
+/// The memory. Its state is one byte for each page, beside the policy's state.
 pub(crate) struct Memory {
     pages: Vec<u8>,
     in_view: u32,
@@ -74,7 +75,7 @@ impl Memory {
         self.in_view >= self.capacity
     }
 
-    /// Brings in a page that was missed.
+    /// Brings in a page after a miss.
     pub(crate) fn take_in(&mut self, page: u32, write: bool) {
         let flags = &mut self.pages[page as usize];
         self.figures.misses += 1;
@@ -93,7 +94,7 @@ impl Memory {
         self.in_view -= 1;
     }
 
-    /// Drops a page's bytes everywhere. Returns whether it was in view.
+    /// Drops a page's bytes in memory and on the server. Returns whether the page was in view.
     pub(crate) fn discard(&mut self, page: u32) -> bool {
         let was = self.has(page);
         self.in_view -= u32::from(was);
@@ -129,11 +130,11 @@ impl Memory {
     }
 }
 
-/// Runs a policy over a reference string in a memory of `capacity` pages, at least one. Now and then it calls `report`
+/// Runs a policy over a reference string in a memory of `capacity` pages, at least one. Now and then calls `report`
 /// with the number of steps done since the last call.
 ///
 /// # Errors
-/// The policy names no victim although it must.
+/// The policy names no victim, although a page must leave.
 pub fn run(
     string: &RefString,
     policy: &mut dyn Policy,
@@ -185,7 +186,8 @@ fn reference(
     Ok(())
 }
 
-/// If every reference is visible, no page need be unmapped. The policy's requests are taken and ignored.
+/// Unmaps the pages that the policy asks for. If every reference is visible, no page needs to be unmapped, and the
+/// policy's requests are ignored.
 fn unmap_requested(memory: &mut Memory, policy: &mut dyn Policy, visible: Visible) {
     for _ in 0..limits::HIDES_MAX {
         match policy.next_to_hide() {
@@ -202,7 +204,7 @@ mod tests {
     use hanare_paging::Space;
     use hanare_paging::policy::build;
 
-    /// Asks to unmap every page as soon as it comes in, and records what it sees.
+    /// Asks to unmap every page as soon as it comes in, and records the calls that it gets.
     #[derive(Default)]
     struct Observer {
         requests: Vec<PageId>,

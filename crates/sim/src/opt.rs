@@ -1,24 +1,24 @@
 //! OPT: evicts the page whose next reference is farthest away (Belady, "A study of replacement algorithms for a
-//! virtual-storage computer", 1966), computed from the whole string. No policy has fewer misses.
+//! virtual-storage computer", 1966). The whole string is known in advance. No policy has fewer misses.
 
 use std::collections::BinaryHeap;
 
 use crate::machine::{Figures, Memory};
 use crate::string::{RefString, Step};
 
-/// The next reference of a page that is not referenced again before it is discarded or the string ends.
+/// The next reference of a page that is discarded before it is referenced again, or is not referenced again at all.
 const NEVER: u32 = u32::MAX;
 
-/// Runs OPT over a reference string in a memory of `capacity` pages, at least one. Its state is eight bytes a step and
-/// four a page.
+/// Runs OPT over a reference string in a memory of `capacity` pages, at least one. The state needs eight bytes for each
+/// step and four for each page.
 #[must_use]
 pub fn run(string: &RefString, capacity: u32) -> Figures {
     let later = next_touches(string);
     let capacity = capacity.max(1);
     let mut memory = Memory::new(string.pages(), capacity);
     let mut next_of = vec![0; string.pages() as usize];
-    // The heap may hold outdated entries. An entry of a page that was referenced again lies in the past, so it sorts
-    // below every valid entry. An entry of a page that left is skipped.
+    // The heap may hold outdated entries. After a page is referenced again, its old entry lies in the past, so it sorts
+    // below every valid entry. The entry of a page that left is skipped.
     let mut farthest: BinaryHeap<(u32, u32)> = BinaryHeap::new();
     for (index, step) in string.steps().enumerate() {
         let (page, write) = match step {
@@ -50,7 +50,7 @@ pub fn run(string: &RefString, capacity: u32) -> Figures {
     memory.figures
 }
 
-/// For each step, the index of the next reference to its page, if it comes before a discard.
+/// Returns for each step the index of the next reference to its page, or `NEVER` if a discard comes first.
 fn next_touches(string: &RefString) -> Vec<u32> {
     let mut later = vec![NEVER; string.len()];
     let mut next_of = vec![NEVER; string.pages() as usize];
@@ -58,7 +58,7 @@ fn next_touches(string: &RefString) -> Vec<u32> {
         match string.step(index) {
             Step::Read(page) | Step::Write(page) => {
                 later[index] = next_of[page as usize];
-                // An index beyond 32 bits counts as far away. A string of that length would take 16 GiB.
+                // An index beyond 32 bits counts as `NEVER`. A string of that length would need 16 GiB.
                 next_of[page as usize] = u32::try_from(index).unwrap_or(NEVER);
             }
             Step::Discard(page) => next_of[page as usize] = NEVER,

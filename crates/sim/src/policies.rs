@@ -13,7 +13,7 @@ use crate::string::RefString;
 
 /// Name of OPT among the policies.
 pub const OPT: &str = "opt";
-/// The second baseline of the ratios: the policy of paper 1 without parameters, which sees no references.
+/// The second baseline of the ratios: the policy of paper 1 without parameters. It sees no references.
 const SIMPLE: &str = "simple";
 
 /// A size of local memory.
@@ -29,7 +29,7 @@ impl Local {
     /// Parses the sizes of a list such as `25%,50%,100p`.
     ///
     /// # Errors
-    /// A part is neither a percentage nor a number of pages. The message names it.
+    /// A part is neither a percentage nor a number of pages. The message names the part.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, SimError> {
         text.split(',').map(|part| Self::parse(part.trim()).ok_or_else(|| SimError::Local(part.into()))).collect()
     }
@@ -42,7 +42,7 @@ impl Local {
         (limits::BUDGET_PAGES_MIN..=limits::UNITS_MAX).contains(&pages).then_some(Self::Pages(pages))
     }
 
-    /// The size in pages, at least a pager's smallest budget.
+    /// Returns the size in pages. It is at least a pager's smallest budget.
     #[must_use]
     pub fn pages(self, distinct: u32) -> u32 {
         match self {
@@ -56,7 +56,7 @@ impl Local {
 /// The settings of a simulation.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Policies in the form that users write, and [`OPT`].
+    /// The policies, as users write them. [`OPT`] is allowed, too.
     pub policies: Vec<String>,
     /// Sizes of local memory.
     pub locals: Vec<Local>,
@@ -73,15 +73,15 @@ pub struct Job {
 pub struct Row {
     /// The policy.
     pub policy: String,
-    /// Local memory in percent of the distinct pages referenced.
+    /// Size of local memory, in percent of the distinct pages referenced.
     pub local_percent: f64,
-    /// Local memory in pages.
+    /// Size of local memory, in pages.
     pub local_pages: u32,
-    /// The costs.
+    /// The costs of the run.
     pub figures: Figures,
-    /// Misses relative to Simple.
+    /// Misses divided by the misses of Simple.
     pub ratio_to_simple: f64,
-    /// Misses relative to OPT.
+    /// Misses divided by the misses of OPT.
     pub ratio_to_opt: f64,
 }
 
@@ -95,7 +95,7 @@ pub struct Cell {
 /// Why a simulation has no result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SimError {
-    /// Not a size.
+    /// The text is not a size of local memory.
     Local(String),
     /// A policy is not known.
     Unknown(String),
@@ -126,7 +126,7 @@ impl fmt::Display for SimError {
 
 impl std::error::Error for SimError {}
 
-/// Splits a list of policies such as `lru,2q:in=25,out=50;opt`. After a colon, commas also separate parameters.
+/// Splits a list of policies such as `lru,2q:in=25,out=50;opt`. Behind a colon, commas separate parameters, too.
 #[must_use]
 pub fn parse_policies(text: &str) -> Vec<String> {
     let mut policies: Vec<String> = Vec::new();
@@ -141,7 +141,7 @@ pub fn parse_policies(text: &str) -> Vec<String> {
     policies
 }
 
-/// All policies, and [`OPT`].
+/// Returns the names of all policies, and [`OPT`].
 #[must_use]
 pub fn all_policies() -> Vec<String> {
     let live = POLICIES.iter().map(|info| info.name).filter(|name| *name != OPT);
@@ -151,7 +151,7 @@ pub fn all_policies() -> Vec<String> {
 /// Checks that these policies can be built.
 ///
 /// # Errors
-/// The first policy that cannot be built. The message lists the valid ones.
+/// A policy cannot be built. The message lists the valid policies.
 pub fn check_policies(policies: &[String]) -> Result<(), SimError> {
     let space = Space { units: 64, block_units: 1, seed: 0, hides: true };
     for text in policies.iter().filter(|text| *text != OPT) {
@@ -164,17 +164,17 @@ pub fn check_policies(policies: &[String]) -> Result<(), SimError> {
     Ok(())
 }
 
-/// Runs every policy in every size. Now and then calls `progress` with the steps done and the total. Rows are in the
-/// order of the job, with all policies of one size together.
+/// Runs every policy in every size. Now and then calls `progress` with the number of steps done and the total. The rows
+/// are in the order of the job, with all policies of one size together.
 ///
 /// # Errors
-/// See [`SimError`].
+/// A [`SimError`] says why there is no result.
 pub fn simulate(string: &RefString, job: &Job, progress: &(dyn Fn(u64, u64) + Sync)) -> Result<Vec<Row>, SimError> {
     check_policies(&job.policies)?;
     if string.references() == 0 {
         return Err(SimError::NoReferences);
     }
-    // The ratios need these two policies, whether or not they are shown.
+    // The ratios need these two policies, even if they are not shown.
     let mut policies = job.policies.clone();
     for name in [SIMPLE, OPT] {
         if !policies.iter().any(|policy| policy == name) {
@@ -283,14 +283,14 @@ mod tests {
             assert!(done <= total);
         });
         let rows = rows.unwrap();
-        // A loop over ten pages in a memory of five. LRU misses every time. OPT misses six of each nine once the memory
-        // is full.
+        // The program loops over ten pages in a memory of five. LRU always misses. OPT misses six of nine references
+        // once the memory is full.
         assert_eq!(rows.iter().map(|row| row.policy.as_str()).collect::<Vec<_>>(), ["lru", "opt", "lru", "opt"]);
         assert_eq!((rows[0].figures.misses, rows[0].local_pages), (3000, 5));
         assert!((1660..=1700).contains(&rows[1].figures.misses), "{:?}", rows[1]);
         assert!((rows[0].ratio_to_opt - 3000.0 / rows[1].figures.misses as f64).abs() < 1e-9);
         assert_eq!((rows[2].figures.misses, rows[3].ratio_to_opt, rows[2].ratio_to_simple), (10, 1.0, 1.0));
-        // Simple was run as well, for the ratio.
+        // Simple was run, too, because the ratio needs it.
         assert_eq!(last.into_inner(), 3000 * 6);
         let empty = RefString::default();
         assert_eq!(simulate(&empty, &job, &|_, _| {}), Err(SimError::NoReferences));

@@ -1,4 +1,4 @@
-//! Replays a recorded run with its own policy, which must give the same answers in the same order.
+//! Replays a recorded run with its own policy. The policy must give the same answers in the same order.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -10,11 +10,11 @@ use hanare_paging::trace::{Reader, Record, TraceError};
 /// The result of a replay.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Replayed {
-    /// Number of victims that the policy named as recorded.
+    /// Number of recorded victims that the policy named again.
     pub victims: u64,
-    /// Number of times that the policy named no victim, as recorded.
+    /// Number of recorded requests without a victim that had no victim again.
     pub none: u64,
-    /// Number of pages that the policy asked to unmap, as recorded.
+    /// Number of recorded requests to unmap a page that the policy made again.
     pub hidden: u64,
     /// Whether recording stopped before the run ended.
     pub cut: bool,
@@ -33,11 +33,11 @@ pub enum ReplayError {
     Differs {
         /// Offset of the record, in bytes.
         offset: usize,
-        /// The policy's answer when it was recorded.
+        /// The recorded answer of the policy.
         recorded: Option<PageId>,
         /// The policy's answer in the replay.
         replayed: Option<PageId>,
-        /// Number of victims before this record that were the same.
+        /// Number of victims before this record that agree.
         after: u64,
     },
 }
@@ -66,7 +66,7 @@ impl std::error::Error for ReplayError {}
 /// Replays a recorded run with its own policy.
 ///
 /// # Errors
-/// The trace is incomplete or invalid, or the policy answers otherwise than recorded.
+/// The trace is incomplete or invalid, or an answer of the policy differs from the recorded answer.
 pub fn replay(bytes: &[u8]) -> Result<Replayed, ReplayError> {
     let reader = Reader::new(bytes).map_err(ReplayError::Trace)?;
     let mut policy = policy::build(&reader.header().policy, reader.header().space()).map_err(ReplayError::Policy)?;
@@ -76,7 +76,7 @@ pub fn replay(bytes: &[u8]) -> Result<Replayed, ReplayError> {
 /// Replays a recorded run with any policy.
 ///
 /// # Errors
-/// Like [`replay`].
+/// The errors are those of [`replay`].
 pub fn replay_with(mut reader: Reader<'_>, policy: &mut dyn Policy) -> Result<Replayed, ReplayError> {
     let words = (reader.header().units as usize).div_ceil(64);
     let mut player = Player { policy, in_view: vec![0; words], refused: HashSet::new(), done: Replayed::default() };
@@ -92,7 +92,7 @@ pub fn replay_with(mut reader: Reader<'_>, policy: &mut dyn Policy) -> Result<Re
 struct Player<'a> {
     policy: &'a mut dyn Policy,
     in_view: Vec<u64>,
-    /// Pages that the filter has refused since the last victim.
+    /// Pages that the filter refused since the last victim.
     refused: HashSet<u32>,
     done: Replayed,
 }
@@ -141,7 +141,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Whether a record keeps the contract that policies rely on.
+    /// Whether a record is possible, so that the policy may rely on its contract.
     fn is_possible(&self, record: Record) -> bool {
         match record {
             Record::Inserted(page, _) | Record::Forgotten(page) | Record::Coming(page) => !self.is_in_view(page),

@@ -1,4 +1,4 @@
-//! Reference strings: which pages were referenced in which order, and which pages the program discarded in between.
+//! Reference strings: the pages that were referenced, in order, and the pages that the program discarded in between.
 
 use std::fmt;
 
@@ -26,10 +26,10 @@ const PASS: u32 = 3;
 const SHIFT: u32 = 30;
 const PASS_MAX: u64 = (1 << SHIFT) - 1;
 
-// The page and the kind of a step share 32 bits, because strings are long.
+// The page and the kind of a step share 32 bits, because a string has many steps.
 const _: () = assert!(limits::UNITS_MAX <= 1 << SHIFT);
 
-/// A reference string. Its state is four bytes a step.
+/// A reference string. It needs four bytes for each step.
 #[derive(Clone, Debug, Default)]
 pub struct RefString {
     steps: Vec<u32>,
@@ -57,7 +57,7 @@ impl fmt::Display for StringError {
 impl std::error::Error for StringError {}
 
 impl RefString {
-    /// The string of these steps. Pages beyond a pager's limit are left out.
+    /// Makes the string of these steps. Leaves out pages beyond a pager's limit.
     #[must_use]
     pub fn new(steps: impl IntoIterator<Item = Step>) -> Self {
         let mut string = Self::default();
@@ -93,10 +93,10 @@ impl RefString {
         self.steps.push(kind << SHIFT | number.min(PASS_MAX as u32));
     }
 
-    /// Reads plain text: a decimal page number on each line, followed by `w` for a write.
+    /// Reads plain text. Each line holds a decimal page number, followed by `w` for a write.
     ///
     /// # Errors
-    /// A line is neither of this form nor empty. The message names it.
+    /// A line has another form and is not empty. The message names the line.
     pub fn from_text(bytes: &[u8]) -> Result<Self, StringError> {
         let (mut string, mut seen, mut offset) = (Self::default(), Vec::new(), 0);
         for (index, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
@@ -119,7 +119,7 @@ impl RefString {
         Ok(string)
     }
 
-    /// The string of a recorded run: the references that were seen, the discards, and the time that passed.
+    /// Makes the string of a recorded run: the references that were seen, the discards, and the time that passed.
     ///
     /// # Errors
     /// The trace is incomplete.
@@ -144,15 +144,15 @@ impl RefString {
         Ok((reader.header().clone(), string))
     }
 
-    /// The steps in order.
+    /// Returns the steps in order.
     pub fn steps(&self) -> impl Iterator<Item = Step> + '_ {
         (0..self.steps.len()).map(|index| self.step(index))
     }
 
-    /// One step.
+    /// Returns one step.
     ///
     /// # Panics
-    /// `index` is not below [`RefString::len`].
+    /// Panics if `index` is not below [`RefString::len`].
     #[must_use]
     pub fn step(&self, index: usize) -> Step {
         let (kind, number) = (self.steps[index] >> SHIFT, self.steps[index] & PASS_MAX as u32);
@@ -164,31 +164,31 @@ impl RefString {
         }
     }
 
-    /// Number of steps.
+    /// Returns the number of steps.
     #[must_use]
     pub fn len(&self) -> usize {
         self.steps.len()
     }
 
-    /// Whether there is no step.
+    /// Whether the string has no steps.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// Bound of the page numbers: every page's number is below it.
+    /// Returns a number that is above every page number of the string.
     #[must_use]
     pub fn pages(&self) -> u32 {
         self.pages
     }
 
-    /// Number of distinct pages referenced.
+    /// Returns the number of distinct pages referenced.
     #[must_use]
     pub fn distinct(&self) -> u32 {
         self.distinct
     }
 
-    /// Number of references.
+    /// Returns the number of references.
     #[must_use]
     pub fn references(&self) -> u64 {
         self.references

@@ -1,4 +1,4 @@
-//! The two engines of the cluster simulation must agree in everything. The paper's claims are checked on small
+//! Checks that the two engines of the cluster simulation agree in everything. Checks the paper's claims on small
 //! machines.
 
 use hanare_paging::kinds::First;
@@ -11,7 +11,7 @@ use hanare_sim::cluster::schedule::{Info, SCHEDULERS};
 use hanare_sim::cluster::{Config, Row, chart, paper};
 use proptest::prelude::*;
 
-/// A machine small enough to be run clock by clock.
+/// Returns a machine small enough to be run clock by clock.
 fn small() -> Model {
     let config = Config::default();
     Model {
@@ -74,13 +74,13 @@ fn algo2_and_algo3_are_the_same_on_a_flat_network_bit_for_bit() {
             assert!(outcome("algo2") != outcome("algo1"));
         }
     }
-    // On a tree the two results differ.
+    // On a tree, the results of the two schedulers differ.
     let tree = Model { network: "4x4".parse().unwrap(), quanta_max: 200, ..model };
     let outcome = |name, seed| go(&tree, name, "kind", seed, Stepping::Events);
     assert!((1..6).any(|seed| outcome("algo2", seed) != outcome("algo3", seed)));
 }
 
-/// Rates by network, remote cost, replacement and scheduler.
+/// Runs these settings and returns the rows of rates.
 fn rates(seeds: u32, set: &[(&str, &str)]) -> Vec<Row> {
     let mut config = Config::default();
     config.seeds = seeds;
@@ -98,7 +98,7 @@ fn table_3_is_met_within_the_bound() {
 #[test]
 fn what_the_paper_claims_holds_on_every_network() {
     let claims = claims(&rates(5, &[("cells.networks", "['16', '4x4', '2x2x2x2']")]));
-    // Three networks, two remote costs, two methods, five schedulers.
+    // The claims cover three networks, two remote costs, two methods and five schedulers.
     assert_eq!(claims.iter().map(|claim| claim.cases.len()).collect::<Vec<_>>(), [30, 12, 3, 4]);
     for claim in claims {
         assert_eq!(claim.verdict(), Verdict::Holds, "{}", claim.line());
@@ -111,7 +111,7 @@ fn settle_beats_algo4_where_remote_access_is_dear() {
         [("cells.schedulers", "['algo4', 'settle']"), ("cells.replacements", "kind"), ("cells.remote_costs", "300")];
     let rows = rates(10, &set);
     assert!(rows[1].rate() >= rows[0].rate() + 1.0, "{} and {}", rows[0].rate(), rows[1].rate());
-    // Settle does not reach its rate by giving some processes more time than others.
+    // The scheduler "settle" must not reach its rate by giving some processes more time than others.
     let fairness = |row: &Row| row.mean(|outcome| outcome.fairness);
     assert!(fairness(&rows[1]) >= fairness(&rows[0]) - 0.01);
 }

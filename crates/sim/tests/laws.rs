@@ -17,7 +17,7 @@ fn run(policy: &str, string: &RefString, capacity: u32, visible: Visible) -> Fig
     machine::run(string, &mut *policy, capacity, visible, &|_| {}).unwrap()
 }
 
-/// Steps over few pages, with loops, hot pages and discards.
+/// Generates steps over few pages, with loops, hot pages and discards.
 fn steps(writes: bool) -> impl Strategy<Value = Vec<Step>> {
     let reference = move |page: u32, write: bool| if write && writes { Step::Write(page) } else { Step::Read(page) };
     let one = prop_oneof![
@@ -30,7 +30,7 @@ fn steps(writes: bool) -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(one, 1..150).prop_map(|parts| parts.concat())
 }
 
-/// The fewest misses possible, by a search of all choices.
+/// Returns the fewest misses possible, by a search of all choices.
 fn least_misses(pages: &[u32], memory: &[u32], capacity: usize) -> u64 {
     let Some((&page, rest)) = pages.split_first() else { return 0 };
     if memory.contains(&page) {
@@ -110,7 +110,7 @@ proptest! {
 
     #[test]
     fn the_string_of_a_trace_is_what_was_seen(steps in steps(true)) {
-        // Without replacement, the policy sees every reference that costs something.
+        // If no page is replaced, the policy sees every reference that costs something.
         let string = RefString::new(steps);
         let (trace, figures) = record("fifo", &string, PAGES);
         let (header, seen) = RefString::from_trace(&trace).unwrap();
@@ -159,8 +159,8 @@ fn another_policys_victims_are_told_apart_and_nonsense_is_refused() {
     let string = RefString::new((0..40).map(Step::Write).chain([Step::Read(39), Step::Read(3), Step::Write(50)]));
     let (trace, _) = record("fifo", &string, 20);
     assert!(replay(&trace).is_ok_and(|replayed| replayed.victims == 22));
-    // A trace of FIFO with the name of Simple in its header. The two differ once pages come back at addresses that
-    // Simple's walk has passed.
+    // The trace was recorded with FIFO, but its header names Simple. The two policies differ when pages come back at
+    // addresses that Simple's walk has passed.
     let tape = Tape::default();
     let mut recorder = Recorder::new(build("fifo", SPACE).unwrap(), Box::new(tape.clone()));
     let back_and_forth = RefString::new([9, 8, 7, 6, 5, 4].map(Step::Read));
@@ -168,7 +168,7 @@ fn another_policys_victims_are_told_apart_and_nonsense_is_refused() {
     let stream = tape.0.lock().unwrap().clone();
     let error = replay(&frame("simple", &stream)).unwrap_err();
     assert!(matches!(error, ReplayError::Differs { after: 0, .. }), "{error}");
-    // Impossible records reach no policy.
+    // Impossible records must not reach the policy.
     let come = Record::Inserted(PageId(5), Cause::Read);
     let go = Record::Removed(PageId(5), Leave::Evicted);
     for impossible in

@@ -1,4 +1,4 @@
-//! Completions: the next state of a page when the action that moves it has ended.
+//! Completions: decide the next state of a page when an action on the page has ended.
 
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, GUESSED, HELD, HELD_BACK, HIDDEN, PREFETCHED, STALE, WANTED, WRITE, WRITING};
@@ -21,7 +21,8 @@ impl Pager {
         self.ahead.push_back(page);
     }
 
-    /// Handles a failed fetch: fetches again if a thread waits for the page, and gives up otherwise.
+    /// Completes a failed fetch. If a thread waits for the page, fetches the page again. Otherwise gives up
+    /// the fetch.
     pub(super) fn refetch(&mut self, page: PageId, actions: &mut Actions) {
         let frame = self.its_frame(page);
         let wanted = self.has(page, WANTED);
@@ -32,7 +33,7 @@ impl Pager {
         if wanted {
             self.launch(page, frame, write, true, actions);
         } else if let Some(frame) = frame {
-            // It is unknown how much of the frame was filled before the failure, so its memory counts.
+            // The failed fetch may have filled part of the frame, so the frame counts as filled.
             self.pool(frame.wide).frames.put_filled(frame.index);
         }
     }
@@ -56,7 +57,7 @@ impl Pager {
         }
         self.move_to(page, State::Resident);
         if !certain && !self.has(page, DIRTY) {
-            // A page that was copied in can be compared when it leaves.
+            // Its bytes can be compared with the server's when the page leaves, because the page was copied in.
             let guess = self.direct && !self.pool_of(page).class.moves;
             self.set(page, if guess { DIRTY | GUESSED } else { DIRTY });
         }
@@ -119,8 +120,8 @@ impl Pager {
         }
     }
 
-    /// Puts a page that could not be taken out back in view, unchanged, at the end of its policy's order. If it was
-    /// discarded while it was leaving, drops it in place, since its bytes are not needed.
+    /// Puts a page that could not be taken out back in view, unchanged, at the end of the policy's order. If the page
+    /// was discarded while it was leaving, drops it in place.
     pub(super) fn still_in_view(&mut self, page: PageId, actions: &mut Actions) {
         if let Some(frame) = self.its_frame(page) {
             self.pool(frame.wide).frames.put_empty(frame.index);
@@ -151,7 +152,7 @@ impl Pager {
         }
     }
 
-    /// Makes pages that could not leave victims again: periodically, or at once if a fault waits for room.
+    /// Makes pages that could not leave victims again. This happens periodically, or at once if a fault waits for room.
     pub(super) fn look_again(&mut self, now_ms: u64) {
         let is_due = now_ms.saturating_sub(self.held_back_ms) >= limits::HELD_MS || !self.starved.is_empty();
         if self.held_back.is_empty() || !is_due {
@@ -179,7 +180,7 @@ impl Pager {
         self.settle(page, actions);
     }
 
-    /// Brings a page without local memory to rest, or fetches it again at once if a thread waits for it.
+    /// Brings a page without local memory to rest. If a thread waits for the page, fetches the page again at once.
     pub(super) fn settle(&mut self, page: PageId, actions: &mut Actions) {
         self.move_to(page, if self.has(page, HELD) { State::Remote } else { State::Untouched });
         if self.has(page, WANTED) {
@@ -199,10 +200,10 @@ impl Pager {
         let moves = self.pool(frame.wide).class.moves;
         self.writing -= 1;
         if self.state(page) != State::Staged {
-            // The page was brought back or discarded during the write-back, so only the frame is left to handle.
+            // The page was brought back or discarded during the write-back. Only the frame is still in use.
             self.clear(page, WRITING);
             if self.state(page) == State::Fetching {
-                // The page is being copied out of this very frame. The copy's completion frees the frame.
+                // A fetch is copying the page out of this frame. The completion of the fetch frees the frame.
                 self.copied_from.push((page, frame));
             } else {
                 self.free_written(frame);
@@ -239,14 +240,15 @@ impl Pager {
         self.settle(page, actions);
     }
 
-    /// Frees a frame that its page has left.
+    /// Frees a frame whose page has left it.
     pub(super) fn free_written(&mut self, frame: FrameId) {
         let moves = self.pool(frame.wide).class.moves;
         self.give_frame(frame, moves);
         self.used -= self.span_of(frame.wide) * u32::from(moves);
     }
 
-    /// Ends a copy out of a frame: frees the frame if its write-back ended before.
+    /// Notes that a copy out of a page's old frame has ended. If the write-back of the frame ended before, frees the
+    /// frame.
     pub(super) fn copy_done(&mut self, page: PageId) {
         if let Some(index) = self.copied_from.iter().position(|&(other, _)| other == page) {
             let (_, frame) = self.copied_from.swap_remove(index);

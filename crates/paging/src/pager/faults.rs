@@ -1,4 +1,4 @@
-//! Faults: accesses to a page that is not in view, or not open for writing.
+//! Faults: accesses to a page that is not in view, and writes to a page that is not open for writing.
 
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, GUESSED, HIDDEN, PREFETCHED, WANTED, WRITE, WRITING};
@@ -41,7 +41,8 @@ impl Pager {
     pub(super) fn wait_for(&mut self, page: PageId, write: bool) {
         self.counters.faults_waited += 1;
         self.set(page, WANTED);
-        // The fetch of a page in flight has already fixed whether it arrives writable. A later write opens the page.
+        // The fetch has already fixed whether the page arrives writable. If not, the page is opened for the write
+        // later.
         if write {
             self.set(page, WRITE);
         }
@@ -110,20 +111,21 @@ impl Pager {
         }
         let write = write || self.has(page, GUESSED);
         if write {
-            // A page fetched straight into view arrives writable. One in a frame becomes writable when it is installed.
+            // A page fetched straight into view arrives writable. A page in a frame becomes writable when it is
+            // installed.
             self.set(page, if frame.is_none() { DIRTY } else { WRITE });
         }
         self.set_frame(page, frame);
         actions.push(Action::Fetch { page, count: 1, source, frame, writable: u32::from(write), demand });
     }
 
-    /// Handles a minor fault: an access to a page whose bytes are still in a frame.
+    /// Answers a minor fault: an access to a page whose bytes are still in a frame.
     pub(super) fn minor_fault(&mut self, page: PageId, write: bool, actions: &mut Actions) {
         if self.has(page, DISCARDED) || self.has(page, WRITING) && self.has(page, WANTED) {
             return self.wait_for(page, write);
         }
         if self.has(page, WRITING) {
-            // The link is still reading the frame. A second copy avoids a wait for the link.
+            // The link is still reading the frame. A second copy of the page avoids a wait for the link.
             let Some(frame) = self.admit(page, actions) else {
                 return self.starve(page, write, actions);
             };

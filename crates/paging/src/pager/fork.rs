@@ -1,7 +1,7 @@
-//! Fork: brings a pager to rest, so that a copy of it can continue in another process.
+//! Fork: brings a pager to rest, so that a copy of the pager can continue in another process.
 //!
-//! At rest, every page is untouched, resident or remote. Pages that are resident in the parent are resident in the
-//! child by the operating system's copy-on-write. Remote pages must be shared by the servers.
+//! At rest, every page is untouched, resident or remote. The operating system's copy-on-write shares the resident pages
+//! of the parent with the child. The servers must share the remote pages.
 
 use super::Pager;
 use super::page::{DIRTY, HIDDEN, WRITING};
@@ -38,7 +38,7 @@ impl Pager {
         if unit < end { Progress::Continue(unit) } else { Progress::Done }
     }
 
-    /// Starts to bring a page to rest. Returns false if the page is in transit; then it must complete first.
+    /// Starts to bring a page to rest. Returns false if the page is in transit. Its action must complete first.
     fn settle_page(&mut self, page: PageId, leave: bool, actions: &mut Actions) -> bool {
         match self.state(page) {
             State::Untouched | State::Remote => true,
@@ -57,7 +57,8 @@ impl Pager {
         }
     }
 
-    /// Takes a page out of view, regardless of the policy's order. Returns false if there is no frame for it.
+    /// Takes a page out of view, regardless of the policy's order. Returns false if the page needs a frame and none is
+    /// free.
     fn send_away(&mut self, page: PageId, actions: &mut Actions) -> bool {
         let dirty = self.has(page, DIRTY);
         let pool = self.pool_of(page);
@@ -87,7 +88,7 @@ impl Pager {
         None
     }
 
-    /// Marks a unit as in view and possibly written, although this pager saw no event. A huge page stays as it was.
+    /// Marks a unit as in view and possibly written. The pager saw no event for it. A huge page keeps its state.
     pub fn adopt(&mut self, unit: u32) {
         let page = self.head(unit);
         match self.state(page) {

@@ -4,25 +4,26 @@ use super::Pager;
 use super::page::{WRITTEN_BEFORE, WRITTEN_SHIFT};
 use crate::units::PageId;
 
-/// Frequency of repeated writes, as a share of [`u16::MAX`], at which a write is predicted. A wrong prediction costs a
-/// comparison, before which writes must be stopped. A write that was not predicted costs a trap, which is several times
-/// as expensive.
+/// Frequency of repeated writes from which on a write is predicted, as a share of [`u16::MAX`]. A wrong prediction
+/// costs a comparison of the page, during which writes must be stopped. A write that was not predicted costs a trap,
+/// which is several times as expensive.
 const GUESS_FROM: u16 = u16::MAX / 4;
-/// Weight of one outcome: it moves the frequency by 1 / 2^`HABIT_SHIFT` of the difference.
+/// Weight of one outcome: it moves the frequency by 1 / 2^`HABIT_SHIFT` of the distance to 0 or 1.
 const HABIT_SHIFT: u32 = 6;
 
 impl Pager {
-    /// Whether a page that is fetched into view is opened for writing at once, because it was written to before.
+    /// Predicts whether a page that is fetched into view will be written to. If so, the page is opened for writing at
+    /// once.
     pub(super) fn will_be_written(&self, page: PageId) -> bool {
         self.direct && self.written_before(page).is_some_and(|times| self.habits[times] >= GUESS_FROM)
     }
 
-    /// The value of [`WRITTEN_BEFORE`] for a page, minus one. `None` for 0.
+    /// Returns the value of [`WRITTEN_BEFORE`] for a page, minus one. Returns `None` if the value is 0.
     pub(super) fn written_before(&self, page: PageId) -> Option<usize> {
         usize::from((self.flags[page.0 as usize] & WRITTEN_BEFORE) >> WRITTEN_SHIFT).checked_sub(1)
     }
 
-    /// Records whether a page was written to this time.
+    /// Records whether a page was written to while it was in view.
     pub(super) fn remember(&mut self, page: PageId, written: bool) {
         if let Some(times) = self.written_before(page) {
             let habit = &mut self.habits[times];

@@ -1,8 +1,8 @@
-//! Reference sampling: pages are unmapped so that their next access traps (a hint fault). This is the pseudo reference
-//! bit of paper 1.
+//! Reference sampling: pages are unmapped so that their next access traps (a hint fault). The trap stands for the
+//! pseudo reference bit of paper 1.
 //!
-//! An unmapped page keeps its memory. If its class moves, its bytes are in a frame; if pages are protected instead,
-//! they stay in place. For the policy the page is still in view, and it can be replaced like any other.
+//! An unmapped page keeps its memory. If pages of its class are moved, its bytes are in a frame. If pages are protected
+//! instead, its bytes stay in place. For the policy, the page is still in view, and may be replaced.
 
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, HIDDEN, WANTED, WRITE, WRITING};
@@ -25,11 +25,12 @@ impl Pager {
     }
 
     fn hide(&mut self, page: PageId, actions: &mut Actions) {
-        // An earlier write-back of the page may still be running. Its completion must find the page in view or remote.
+        // An earlier write-back of the page may still be in progress. Its completion must find the page in view or
+        // remote.
         if self.state(page) != State::Resident || self.has(page, WRITING) || self.guarded.contains(&page) {
             return;
         }
-        // If the class copies, its frames are only for dirty pages that are leaving.
+        // If pages of the class are copied, the frames are reserved for dirty pages that are leaving.
         let framed = !self.hides_in_place && self.pool_of(page).class.moves;
         let frame = if framed { self.empty_frame(page) } else { None };
         if frame.is_none() && !self.hides_in_place {
@@ -42,7 +43,7 @@ impl Pager {
         actions.push(Action::Hide { page, frame, is_clean: !self.has(page, DIRTY) });
     }
 
-    /// Handles the end of an attempt to unmap a page. `ok` says that the page is unmapped.
+    /// Notes the end of an attempt to unmap a page. `ok` says that the page is unmapped.
     pub(super) fn hiding_done(&mut self, page: PageId, ok: bool, actions: &mut Actions) {
         let write = self.has(page, WRITE);
         if ok {
@@ -66,7 +67,7 @@ impl Pager {
         }
     }
 
-    /// Handles an access to an unmapped page: sets its reference bit and maps it again.
+    /// Answers an access to an unmapped page: reports the reference to the policy and maps the page again.
     pub(super) fn show(&mut self, page: PageId, write: bool, actions: &mut Actions) {
         self.counters.faults_hidden += 1;
         self.policy.referenced(page, write);
@@ -87,7 +88,7 @@ impl Pager {
         actions.push(Action::Show { page, frame: self.hiding_frame(page), writable });
     }
 
-    /// Replaces an unmapped page whose bytes are in a frame. It is already out of view.
+    /// Evicts an unmapped page whose bytes are in a frame. The page is already out of view.
     pub(super) fn evict_hidden(&mut self, page: PageId, frame: FrameId, actions: &mut Actions) {
         self.clear(page, HIDDEN);
         self.leaving += self.span(page);
@@ -116,12 +117,12 @@ impl Pager {
         }
     }
 
-    /// Whether a page is unmapped and at rest.
+    /// Whether a page is unmapped, and no action on the page is in progress.
     pub(super) fn is_hidden(&self, page: PageId) -> bool {
         self.state(page) == State::Staged && self.has(page, HIDDEN) && !self.has(page, WRITING)
     }
 
-    /// The frame with an unmapped page's bytes; `None` if they are in place.
+    /// Returns the frame with an unmapped page's bytes, or `None` if the bytes are in place.
     pub(super) fn hiding_frame(&self, page: PageId) -> Option<FrameId> {
         self.its_frame(page)
     }

@@ -12,9 +12,9 @@
 //!                   └────┘  └─┴──► installing ──► resident
 //! ```
 //!
-//! Local memory is what is resident, staged or in flight, plus frames that are free but keep their memory; it never
-//! exceeds the budget. A page in transit belongs to the action that moves it. Nothing else is decided about it until
-//! the completion of that action arrives.
+//! Local memory consists of pages that are resident, staged or in flight, and of free frames that keep their memory. It
+//! never exceeds the budget. A page in transit belongs to the action that moves it. Until that action completes, the
+//! pager makes no other decision about the page.
 
 mod ahead;
 mod completions;
@@ -66,26 +66,26 @@ pub struct Pager {
     budget: u32,
     low: u32,
     high: u32,
-    /// Number of further faults for which room for a run of pages is kept free.
+    /// Number of further faults for which the pager keeps room for a run of pages.
     run_faults: u32,
-    /// Units resident, staged or in flight.
+    /// Number of units that are resident, staged or in flight.
     used: u32,
-    /// Used units that are becoming free.
+    /// Number of used units that are becoming free.
     leaving: u32,
-    /// Used units that are free as soon as they are out of view.
+    /// Number of used units that become free as soon as they are out of view.
     leaving_clean: u32,
-    /// Free frames whose memory is being returned, and their units.
+    /// Number of free frames whose memory is being returned to the system. `freeing` counts their units.
     frees: u32,
     freeing: u32,
     clean: u32,
-    /// Pages that are neither untouched nor resident nor remote.
+    /// Number of pages that are neither untouched nor resident nor remote.
     moving: u32,
-    /// Write-backs in progress.
+    /// Number of write-backs in progress.
     writing: u32,
-    /// Whether [`Event::Settle`] came after the last fault, discard, hint and tick. If true, no page is unmapped for
-    /// reference sampling.
+    /// Whether [`Event::Settle`] was the last event, apart from completions. If true, no page is unmapped for reference
+    /// sampling.
     resting: bool,
-    /// Units that were accessed and not discarded, rounded up to whole blocks.
+    /// Number of units that were accessed and not discarded, rounded up to whole blocks.
     touched: u32,
     /// Number of accessed units in each placement extent, if a block has one unit. `extents` is the number of extents
     /// with accessed units.
@@ -93,13 +93,13 @@ pub struct Pager {
     extents: u32,
     starved: VecDeque<PageId>,
     ahead: VecDeque<PageId>,
-    /// Pages being copied out of frames whose write-back has ended.
+    /// Pages that are being copied out of frames whose write-back has ended, and these frames.
     copied_from: Vec<(PageId, FrameId)>,
     guarded: [PageId; 2],
-    /// Frequency of writes to pages that were written before, as a share of [`u16::MAX`]. Indexed by
+    /// Frequency of writes to pages that were written before, as a share of [`u16::MAX`]. The index is
     /// [`page::WRITTEN_BEFORE`] minus one.
     habits: [u16; 3],
-    /// Pages that could not leave because a transfer held them. Their last check was at `held_back_ms`.
+    /// Pages that could not leave because a transfer held them. `held_back_ms` is the time of their last check.
     held_back: Vec<PageId>,
     held_back_ms: u64,
     counters: Counters,
@@ -162,7 +162,8 @@ impl Pager {
             ahead: VecDeque::with_capacity(config.wide.frames.max(config.small.frames) as usize + 1),
             copied_from: Vec::with_capacity((config.small.frames + config.wide.frames) as usize),
             guarded: [PageId(u32::MAX); 2],
-            // Predicts that pages written to last time will be written again, until observations replace this.
+            // At the start, a page that was written to last time is predicted to be written again. Observations replace
+            // this value.
             habits: [0, 0, u16::MAX],
             held_back: Vec::with_capacity(limits::HELD_MAX),
             held_back_ms: 0,
@@ -173,12 +174,12 @@ impl Pager {
         Ok(pager)
     }
 
-    /// Takes an event and appends the resulting actions to `actions`.
+    /// Processes an event and appends the resulting actions to `actions`.
     pub fn step(&mut self, event: Event, actions: &mut Actions) -> Progress {
         self.step_keeping(event, actions, &|_| false)
     }
 
-    /// Like [`Pager::step`], but evicts no page for which `keeps` returns true.
+    /// Does the work of [`Pager::step`], but evicts no page for which `keeps` returns true.
     pub fn step_keeping(&mut self, event: Event, actions: &mut Actions, keeps: &dyn Fn(PageId) -> bool) -> Progress {
         debug_assert!(self.is_legal(&event), "{event:?} does not fit the state of its page");
         let mut progress = Progress::Done;
@@ -216,7 +217,8 @@ impl Pager {
                 self.prefetch_range(first, end.saturating_sub(first), actions);
             }
             Event::Settle { first, end, leave } => {
-                // A pager that comes to rest gets no ticks, and a fault that waits for room must be handled first.
+                // A pager that comes to rest gets no ticks. If a fault waits for room, pages that could not leave
+                // become victims again here.
                 self.look_again(self.held_back_ms);
                 progress = self.settle_range(first, end, leave, actions);
             }
@@ -239,7 +241,7 @@ impl Pager {
         progress
     }
 
-    /// Units of local memory in use now, including free frames that keep their memory.
+    /// Returns the units of local memory in use now, including free frames that keep their memory.
     #[must_use]
     pub fn local_units(&self) -> u32 {
         self.used + self.spare() + self.freeing
@@ -251,37 +253,37 @@ impl Pager {
         self.moving > 0 || self.writing > 0
     }
 
-    /// Units that need a place on a server sooner or later: those accessed and not discarded, rounded up to whole
-    /// blocks.
+    /// Returns the number of units that need a place on a server sooner or later: the units accessed and not discarded,
+    /// rounded up to whole blocks.
     #[must_use]
     pub fn touched_units(&self) -> u32 {
         self.touched
     }
 
-    /// The units accessed and not discarded, rounded up to whole placement extents. A server that holds any page of an
-    /// extent keeps room for all of it.
+    /// Returns the number of units accessed and not discarded, rounded up to whole placement extents. A server that
+    /// holds any page of an extent keeps room for the whole extent.
     #[must_use]
     pub fn placed_units(&self) -> u32 {
         if self.geometry.block_units > 1 { self.touched } else { self.extents * self.geometry.stretch_units() }
     }
 
-    /// The budget in force, in units.
+    /// Returns the present budget, in units.
     #[must_use]
     pub fn budget_units(&self) -> u32 {
         self.budget
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Writes the choices that the policy and the prefetcher made, one line each. If either makes no choices, its line
-    /// is left out.
+    /// Writes the choices that the policy and the prefetcher made, one line each. A line is empty if there are no
+    /// choices.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Returns the errors of `out`.
     pub fn describe(&self, out: &mut dyn std::fmt::Write) -> std::fmt::Result {
         self.policy.describe(out)?;
         out.write_char('\n')?;
@@ -291,7 +293,7 @@ impl Pager {
     /// Writes the state of the pager as text.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Returns the errors of `out`.
     pub fn write_stand(&self, out: &mut dyn std::fmt::Write) -> std::fmt::Result {
         let Self { budget, used, moving, writing, leaving, freeing, starved, held_back, .. } = self;
         write!(
@@ -303,21 +305,21 @@ impl Pager {
         )
     }
 
-    /// The page a unit belongs to and its length in units.
+    /// Returns the page that contains a unit, and the page's length in units.
     #[must_use]
     pub fn page_of(&self, unit: u32) -> (PageId, u32) {
         let page = self.head(unit);
         (page, self.span(page))
     }
 
-    /// Whether an access to this unit would not trap.
+    /// Whether an access to this unit would succeed without a trap.
     #[must_use]
     pub fn is_accessible(&self, unit: u32, write: bool) -> bool {
         let page = self.head(unit);
         self.state(page) == State::Resident && (!write || self.has(page, DIRTY))
     }
 
-    /// The state of the page a unit belongs to.
+    /// Returns the state of the page that contains a unit.
     #[must_use]
     pub fn state_of(&self, unit: u32) -> State {
         self.state(self.head(unit))

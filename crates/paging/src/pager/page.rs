@@ -1,4 +1,4 @@
-//! The record of each page: its state, its flags and its frame, and the counts that follow from them.
+//! The record of each page: its state, flags and frame. Counts that follow from these records are kept here, too.
 
 use super::transitions;
 use super::{Pager, Pool};
@@ -16,21 +16,22 @@ pub(super) const WANTED: u16 = 4;
 pub(super) const WRITE: u16 = 8;
 /// The page leaves the view because it was discarded.
 pub(super) const DISCARDED: u16 = 16;
-/// The page was prefetched and not yet used.
+/// The page was prefetched and has not been used.
 pub(super) const PREFETCHED: u16 = 32;
 /// A write-back of the page is in progress.
 pub(super) const WRITING: u16 = 64;
-/// The bytes being written back are out of date. They are released when the write-back ends.
+/// The bytes of the write-back in progress are out of date. The server drops them when the write-back ends.
 pub(super) const STALE: u16 = 128;
-/// The page came into view open for writing, because it was written to before or could not be protected. Whether it is
-/// written to this time is unknown.
+/// The page came into view open for writing, because of earlier writes or because it could not be protected. It is not
+/// known whether the page was written to since then.
 pub(super) const GUESSED: u16 = 256;
-/// Two bits: 3 if the page was written to when last in view, minus one for each later time in view without a write.
+/// Two bits. They are 3 if the page was written to when it was last in view. Each later time in view without a write
+/// lowers them by one.
 pub(super) const WRITTEN_BEFORE: u16 = 3 << WRITTEN_SHIFT;
 pub(super) const WRITTEN_SHIFT: u32 = 9;
 /// The page is unmapped for reference sampling, or is being unmapped.
 pub(super) const HIDDEN: u16 = 2048;
-/// A transfer held the page when it had to leave. It is no victim until the next check.
+/// A transfer held the page when the page had to leave. The page is no victim until the next check.
 pub(super) const HELD_BACK: u16 = 4096;
 
 impl Pager {
@@ -48,7 +49,7 @@ impl Pager {
         }
     }
 
-    /// Why a page is in view, as a policy sees it.
+    /// Returns the cause of a page's arrival in view, as a policy sees it.
     pub(super) fn cause(&self, page: PageId) -> Cause {
         match (self.has(page, PREFETCHED), self.has(page, DIRTY)) {
             (true, _) => Cause::Ahead,
@@ -69,7 +70,7 @@ impl Pager {
         if self.span(page) > 1 { &self.wide } else { &self.small }
     }
 
-    /// The frame of a page. The page must have one.
+    /// Returns the frame of a page. The page must have a frame.
     pub(super) fn frame_of(&self, page: PageId) -> FrameId {
         self.its_frame(page).unwrap_or(FrameId { wide: self.span(page) > 1, index: u32::MAX })
     }
@@ -83,7 +84,7 @@ impl Pager {
         self.frame.set(page, self.span(page) > 1, frame.map(|frame| frame.index));
     }
 
-    /// Units of free frames that keep their memory.
+    /// Returns the units of free frames that keep their memory.
     pub(super) fn spare(&self) -> u32 {
         let of = |pool: &Pool, span| {
             if pool.class.moves { pool.frames.filled() * span } else { 0 }

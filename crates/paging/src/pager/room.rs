@@ -1,4 +1,4 @@
-//! Room: the budget, the watermarks, the faults that wait for memory, and the pages that leave.
+//! Room: the budget, the watermarks, the faults that wait for memory, and the choice of pages that leave.
 
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, GUESSED, HELD, HELD_BACK, HIDDEN, PREFETCHED, WANTED, WRITE, WRITING};
@@ -14,17 +14,17 @@ impl Pager {
         self.set_watermarks();
     }
 
-    /// Sets how much memory is kept free. Little is kept free, because free memory holds no pages. In a tree with half
-    /// of its memory local, each hundredth of the budget kept free costs two hundredths more misses.
+    /// Sets how much memory is kept free. The amount is small, because free memory holds no pages. For example, in a
+    /// tree with half of its memory local, each hundredth of the budget kept free costs two hundredths more misses.
     pub(super) fn set_watermarks(&mut self) {
         let block = self.geometry.block_units;
-        // Where victims leave within the step that chose them, only runs need more room than one batch frees.
+        // If victims leave in the step that chose them, only runs need more room than one batch of victims frees.
         let lone = self.direct && self.run_faults == 0;
         let (low, batch, share) = match (block > 1 && self.affords_wide(), self.small.class.moves) {
             (true, _) => (block, block, 16),
             (false, true) => (4, 2, 16),
             (false, false) if lone => (8, 64, 64),
-            // This way the longest run of base pages fits without waiting.
+            // With these watermarks, the longest run of base pages fits without waiting.
             (false, false) => (96, 64, 16),
         };
         self.low = low.min(self.budget / 16);
@@ -36,8 +36,8 @@ impl Pager {
         self.budget >= limits::WIDE_PAGES_MIN * self.geometry.block_units
     }
 
-    /// Notes whether an access caused prefetching. If so, room for a run is kept for the next [`limits::RUN_FAULTS`]
-    /// accesses.
+    /// Notes whether an access caused prefetching. If so, the pager keeps room for a run for the next
+    /// [`limits::RUN_FAULTS`] accesses.
     pub(super) fn note_run(&mut self, came: bool) {
         let before = self.run_faults;
         self.run_faults = if came { limits::RUN_FAULTS } else { before.saturating_sub(1) };
@@ -46,8 +46,8 @@ impl Pager {
         }
     }
 
-    /// Finds room for a page and, if its class needs one, a frame. Returns `None` if there is no room, and `Some(None)`
-    /// if the page needs no frame.
+    /// Finds room for a page and, if its class needs frames, a frame. Returns `None` if there is no room, and
+    /// `Some(None)` if the page needs no frame.
     pub(super) fn admit(&mut self, page: PageId, actions: &mut Actions) -> Option<Option<FrameId>> {
         let (span, wide) = (self.span(page), self.span(page) > 1);
         if !self.pool(wide).class.moves {
@@ -64,8 +64,8 @@ impl Pager {
         self.pool(wide).frames.take_empty().map(|index| Some(FrameId { wide, index }))
     }
 
-    /// Whether `span` units of new memory fit now. If only free frames are in the way, starts to return a bounded
-    /// number of them; the room is there once that is done.
+    /// Checks whether `span` units of new memory fit now. If only free frames prevent this, starts to return a bounded
+    /// number of them to the system. Once they are returned, there is room.
     pub(super) fn has_room(&mut self, span: u32, actions: &mut Actions) -> bool {
         let mut over = (self.local_units() + span).saturating_sub(self.budget);
         if over == 0 {
@@ -87,8 +87,8 @@ impl Pager {
         false
     }
 
-    /// Lets waiting faults proceed, then keeps the room between the watermarks. If the budget shrank, free frames that
-    /// keep their memory are returned first.
+    /// Resumes faults that wait for room, then keeps the room between the watermarks. If the budget shrank, free frames
+    /// that keep their memory are returned to the system first.
     pub(super) fn balance(&mut self, actions: &mut Actions, keeps: &dyn Fn(PageId) -> bool) {
         if self.local_units() > self.budget {
             self.has_room(0, actions);
@@ -113,12 +113,13 @@ impl Pager {
         self.help_starved(need, actions, keeps);
     }
 
-    /// Units that are free, or will be without further action. Negative if the budget shrank below what is in use.
+    /// Returns the units that are free, or will be free without further action. The number is negative if the budget
+    /// shrank below the used units.
     pub(super) fn expected(&self) -> i64 {
         i64::from(self.budget) - i64::from(self.used) + i64::from(self.leaving)
     }
 
-    /// Drops a clean page for a waiting fault, so that it does not wait for a write-back.
+    /// Drops a clean page for a fault that waits for room. Then the fault need not wait for a write-back.
     pub(super) fn help_starved(&mut self, need: u32, actions: &mut Actions, keeps: &dyn Fn(PageId) -> bool) {
         if need == 0 {
             return;
@@ -131,7 +132,7 @@ impl Pager {
             }
             tries += 1;
         }
-        // The room of the dropped page is free at once, so waiting faults use it now.
+        // The room of the dropped page is free at once, so waiting faults continue now.
         while let Some(&page) = self.starved.front() {
             if !self.resume(page, actions) {
                 break;
@@ -140,7 +141,7 @@ impl Pager {
         }
     }
 
-    /// Retries a waiting fault. Returns true if it no longer waits for room.
+    /// Retries a waiting fault. Returns true if the fault no longer waits for room.
     pub(super) fn resume(&mut self, page: PageId, actions: &mut Actions) -> bool {
         if !self.has(page, WANTED) {
             return true;
@@ -160,8 +161,8 @@ impl Pager {
                 self.clear(page, WANTED | WRITE);
                 let waiting = self.starved.len();
                 self.minor_fault(page, write, actions);
-                // The fault waits again and is queued twice. Its entry at the front stays, so the one at the back is
-                // removed.
+                // The fault has to wait again, so it is now queued twice. Its first entry stays at the front, and its
+                // new entry at the back is removed.
                 if self.starved.len() > waiting {
                     self.starved.pop_back();
                     return false;
@@ -172,7 +173,7 @@ impl Pager {
         true
     }
 
-    /// Takes the policy's next victim out of view. Returns false if there is none.
+    /// Takes the policy's next victim out of view. Returns false if no page can leave.
     pub(super) fn evict(&mut self, clean_only: bool, actions: &mut Actions, keeps: &dyn Fn(PageId) -> bool) -> bool {
         if self.held_back.len() == limits::HELD_MAX {
             return false;
@@ -221,7 +222,7 @@ impl Pager {
         pool.frames.has_empty() || (self.direct && !pool.class.moves)
     }
 
-    /// Drops the oldest page that was prefetched and not used. Returns false if there is none.
+    /// Drops the oldest page that was prefetched and not used. Returns false if there is no such page.
     pub(super) fn drop_prefetched(&mut self) -> bool {
         let Some(page) = self.ahead.pop_front() else {
             return false;
@@ -230,13 +231,14 @@ impl Pager {
         true
     }
 
-    /// Drops this prefetched page, wherever it is in the queue.
+    /// Drops this prefetched page and removes it from the queue of prefetched pages.
     pub(super) fn drop_prefetched_page(&mut self, page: PageId) {
         self.ahead.retain(|&other| other != page);
         self.give_up_prefetched(page);
     }
 
-    /// Makes a staged, prefetched page remote again. The caller has removed it from the queue.
+    /// Makes a staged, prefetched page remote again. The caller has already removed it from the queue of prefetched
+    /// pages.
     fn give_up_prefetched(&mut self, page: PageId) {
         self.counters.prefetch_wasted += u64::from(self.span(page));
         self.forget_frame(page, self.its_frame(page));
@@ -259,20 +261,20 @@ impl Pager {
         actions.push(Action::TakeOut { page, frame, bytes });
     }
 
-    /// Notes that the attempt to take a page out has ended, so that the page no longer counts as leaving.
+    /// Notes that the attempt to take a page out of view has ended. The page then no longer counts as leaving.
     pub(super) fn leave_done(&mut self, page: PageId) {
         match self.state(page) {
             State::TakingOut => {
                 self.leaving -= self.span(page);
                 self.leaving_clean -= if self.frees_at_once(page) { self.span(page) } else { 0 };
             }
-            // Among staged pages, only those that take budget while they are written counted as leaving.
+            // A staged page counts as leaving only if it uses budget while it is written back.
             State::Staged if self.pool_of(page).class.moves => self.leaving -= self.span(page),
             _ => {}
         }
     }
 
-    /// Whether a page's memory is free as soon as the page is out of view.
+    /// Whether a page's memory becomes free as soon as the page is out of view.
     pub(super) fn frees_at_once(&self, page: PageId) -> bool {
         !self.has(page, DIRTY) || !self.pool_of(page).class.moves
     }

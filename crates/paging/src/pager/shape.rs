@@ -1,4 +1,4 @@
-//! Shape: discards, and blocks that change between base pages and one huge page.
+//! Shape: discards of pages, and changes of blocks between base pages and one huge page.
 
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, GUESSED, HELD, HIDDEN, PREFETCHED, STALE, WANTED, WRITE, WRITING, WRITTEN_BEFORE};
@@ -17,7 +17,7 @@ impl Pager {
             let page = self.head(unit);
             let span = self.span(page);
             let whole = page.0 >= first && page.0 + span <= end;
-            // No completion will come for a page that was prefetched, so a caller that waits for one would wait for
+            // A prefetched page gets no completion. A caller that waits for a completion of the page would wait for
             // ever.
             if !whole && self.state(page) == State::Staged && self.has(page, PREFETCHED) {
                 self.drop_prefetched_page(page);
@@ -31,7 +31,8 @@ impl Pager {
             if whole && !self.discard_page(page, actions) {
                 return Progress::Busy(unit);
             }
-            // A split page is handled again, unit by unit. An untouched one has nothing to discard.
+            // If the page was split, its units are discarded one by one. If the page is untouched, there is nothing to
+            // discard.
             if whole || self.span(page) == span {
                 unit = page.0 + span;
             }
@@ -39,7 +40,7 @@ impl Pager {
         if unit < end { Progress::Continue(unit) } else { Progress::Done }
     }
 
-    /// Discards one page. Returns false if it is in transit.
+    /// Discards one page. Returns false if the page is in transit.
     pub(super) fn discard_page(&mut self, page: PageId, actions: &mut Actions) -> bool {
         match self.state(page) {
             State::Untouched => return true,
@@ -69,7 +70,7 @@ impl Pager {
         true
     }
 
-    /// Makes a page untouched. The server drops it, too.
+    /// Makes a page untouched. The server drops the page, too.
     pub(super) fn forget(&mut self, page: PageId, actions: &mut Actions) {
         if self.has(page, WRITING) {
             self.set(page, STALE);
@@ -90,7 +91,7 @@ impl Pager {
         }
     }
 
-    /// Splits a huge page at rest into base pages. Returns false if it is in transit.
+    /// Splits a huge page at rest into base pages. Returns false if the page is in transit.
     pub(super) fn split(&mut self, page: PageId) -> bool {
         let state = self.state(page);
         let span = self.span(page);
@@ -113,7 +114,7 @@ impl Pager {
         true
     }
 
-    /// Decides whether a unit's block comes in as base pages or as a huge page, if the block may change.
+    /// Decides whether a unit's block comes in as base pages or as a huge page. Changes nothing if the block is in use.
     pub(super) fn choose_grain(&mut self, unit: u32) {
         let block = self.geometry.block(unit);
         if !self.block_is_away(block) {
@@ -123,7 +124,7 @@ impl Pager {
         self.set_grain(block, wide);
     }
 
-    /// Whether no unit of a block is in memory, all its units have the same state, and no fault or write-back concerns
+    /// Whether a block has no unit in memory, all its units have the same state, and no fault or write-back concerns
     /// them.
     pub(super) fn block_is_away(&self, block: u32) -> bool {
         let span = self.geometry.block_units;
@@ -142,7 +143,7 @@ impl Pager {
         }
         let first = (block * self.geometry.block_units) as usize;
         let range = first..first + self.geometry.block_units as usize;
-        // All units have the same state, so the first one stands for the block in both directions.
+        // All units of the block have the same state, so the first unit's state is valid for the new pages.
         let (state, flags) = (self.state[first], self.flags[first] & HELD);
         self.is_wide[block as usize] = u8::from(wide);
         if wide {

@@ -1,8 +1,8 @@
-//! The states of a page as two tables: the allowed changes of state, and the states in which each completion may
+//! The states of a page as two tables: the allowed changes of state, and for each completion the states in which it may
 //! arrive.
 //!
-//! Debug builds check every change and every completion against these tables. A completion that does not fit its page's
-//! state was reported twice, or concerns a page without an action in progress.
+//! Debug builds check every change and every completion against these tables. A completion that does not fit the page's
+//! state was reported twice, or the page has no action in progress.
 
 use super::Pager;
 use super::page::WRITING;
@@ -17,7 +17,7 @@ pub struct Transition {
     pub from: State,
     /// The state after.
     pub to: State,
-    /// The event that causes it.
+    /// The event that causes the change.
     pub when: &'static str,
 }
 
@@ -67,7 +67,7 @@ pub const COMPLETIONS: [(&str, &[State]); 6] = [
 ];
 
 impl Pager {
-    /// Whether an event may arrive in the present state of its page. Only completions are restricted.
+    /// Whether an event may arrive in the present state of its page. The check restricts only completions.
     pub(super) fn is_legal(&self, event: &Event) -> bool {
         let (name, first, count) = match *event {
             Event::Fetched { page, .. } => ("Fetched", page, 1),

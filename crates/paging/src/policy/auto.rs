@@ -1,11 +1,15 @@
-//! Auto: follows the policy that does best with a sample of the program's own pages.
+//! Auto: follows the policy that does best with a random sample of the program's own pages.
 //!
-//! One unit in 16, drawn at random, is sampled. Each candidate has a [shadow cache](super::shadows) of the sample,
-//! which must see the references to sampled pages. A sampled page in view is therefore unmapped some time after a
-//! reference, so that the next one traps. Few pages are unmapped, so this costs little compared with faults. Where
-//! unmapping would be expensive, the sampled pages instead form a first-in first-out queue with half their share of
-//! memory: a page that is referenced again has soon left, and its return is seen. All other pages follow the candidate
-//! with the best shadow cache. They change candidates as soon as the difference is beyond chance.
+//! One unit in 16, drawn at random, is sampled. Each candidate policy has a [shadow cache](super::shadows), which
+//! simulates the candidate on the sample. The shadow caches must see the references to sampled pages. So a sampled page
+//! in view is unmapped some time after a reference, and its next reference traps. Few pages are unmapped, so this costs
+//! little compared with faults.
+//!
+//! Where unmapping is expensive, the sampled pages form a first-in first-out queue with half their share of memory. A
+//! sampled page then leaves soon, and its next reference is seen as a return.
+//!
+//! All other pages follow the candidate with the best shadow cache. They change to another candidate as soon as the
+//! difference is beyond chance.
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -18,38 +22,38 @@ use super::{Cause, Info, Leave, Policy, Space};
 use crate::limits;
 use crate::units::PageId;
 
-/// Fewest pages in view with which a sample is meaningful. With fewer, all pages follow the baseline. With more, they
-/// start with the second candidate.
+/// Fewest pages in view with which a sample is meaningful. With fewer pages, all pages follow the baseline. With more,
+/// they start with the candidate at `FIRST`.
 const PAGES_MIN: u32 = 128;
 /// Number of references to sampled pages between two comparisons of the candidates.
 const JUDGE_EVERY: u32 = 16;
-/// Counts are halved when a candidate has more returns than this number, multiplied by the sampled pages that the
-/// followed candidate holds.
+/// The counts are halved when a candidate has more returns than this number times the sampled pages that the followed
+/// candidate would hold.
 const MEMORY: u32 = 8;
 /// Fewest returns at which counts are halved.
 const MEMORY_MIN: u32 = 64;
-/// The candidate is changed only if the followed one does worse by this number of standard deviations. The number is
-/// large because references are not independent of each other.
+/// The candidate changes only if the followed one does worse by this number of standard deviations. The number is large
+/// because references are not independent of each other.
 const CERTAIN: f64 = 4.0;
-/// The candidate is changed only if the followed one also has more returns than the other by this factor.
+/// The candidate changes only if the followed one has more returns than the other, by this factor.
 const MARGIN: f64 = 1.05;
-/// Denominator of a share of local memory. A sampled page is unmapped when pages of that share have arrived since its
-/// last reference.
+/// Denominator of a share of local memory. When as many pages as this share have arrived since a sampled page's last
+/// reference, the sampled page is unmapped.
 const HIDE_AFTER_PARTS: u32 = 8;
-/// Divisor of the sample's share of memory where pages are not unmapped. With less memory, sampled pages leave sooner,
-/// so more of their references are seen as returns.
+/// Divisor of the sample's share of memory if pages are not unmapped. With less memory, sampled pages leave sooner. So
+/// more of their references are seen as returns.
 const SHORT: u32 = 2;
-/// Least number of arrivals for each page that is unmapped.
+/// Fewest arrivals for each page that is unmapped.
 const ARRIVALS_A_HIDE: u32 = 8;
-/// Most pages that may be unmapped in one burst. Arrivals are saved up for no more than that.
+/// Most pages that may be unmapped in one burst. No more arrivals are saved up than this burst needs.
 const HIDES_SAVED: u32 = 64;
 
-/// Mask of a page's group in its byte. The age is above it.
+/// Mask of the group in a page's byte. The age is in the bits above.
 const GROUP: u8 = 0xf;
-/// Shift of a page's age in its byte.
+/// Shift of the age in a page's byte.
 const AGE_SHIFT: u32 = 4;
-/// Number of ages that pass while as many pages come in as local memory holds. A reference in the same age as the
-/// page's arrival says nothing about the page's future.
+/// Number of ages that pass while as many pages arrive as local memory holds. A reference at the age of the page's
+/// arrival says nothing about the page's future.
 const AGES_A_TURN: u32 = 8;
 
 /// The candidates. The first is the baseline.
@@ -58,22 +62,23 @@ const CANDIDATES: [&str; 4] = ["swap-in-history", "lirs:ghost_percent=30", "s3-f
 const BASELINE: usize = 0;
 /// Index of the candidate followed at the start.
 const FIRST: usize = 1;
-/// Index of the guard: one more shadow cache of the baseline, with a quarter more than its share of the pages left out
-/// of it. A loop that just fits into memory does not always fit into the sample's exact share. So only the larger share
-/// shows that the baseline would keep such a loop.
+/// Index of the guard, one more shadow cache of the baseline. The guard has the sample's share of memory, plus a
+/// quarter of the sampled pages beyond that share. A loop that just fits into memory may not fit into the exact share.
+/// Only the larger share shows that the baseline would keep such a loop.
 const GUARD: usize = CANDIDATES.len();
-/// The guard is checked when its pages, at the return rate of all pages, should have had this number of returns.
+/// Number of returns after which the guard is checked: the returns expected of the sample at the return rate of all
+/// pages.
 const WATCH_MIN: u64 = 48;
 /// Divisor of the expected returns. If the guard had no more returns than the quotient, the baseline is followed at
 /// once, and the present candidate is barred.
 const WATCH_FEW: u64 = 8;
-/// Real returns, scaled to the sample, after which they are compared with those in the baseline's shadow cache. The
-/// shadow cache may be wrong. There must have been at least as many returns as known pages since the baseline was left.
-/// If the baseline would have had fewer returns, it is followed again and all others are barred.
+/// Fewest real returns, scaled to the sample, before they are compared with the returns in the baseline's shadow cache.
+/// There must also be as many as known sampled pages. The comparison is needed because the shadow cache may be wrong.
+/// If the baseline would have had fewer returns, it is followed again, and all other candidates are barred.
 const RETURNS_MIN: f64 = 192.0;
-/// Standard deviations that are enough for that comparison from the second time on.
+/// Number of standard deviations that is enough for that comparison, once all candidates were barred before.
 const CLEAR: f64 = 2.0;
-/// Returns, as a multiple of the known pages, after which the record of returns is halved.
+/// The record of returns is halved when the real returns exceed this multiple of the known pages.
 const ROUNDS_KEPT: f64 = 8.0;
 /// Length of the first bar of one candidate, in returns for each page of local memory. Each further bar of the
 /// candidate is twice as long.
@@ -81,10 +86,10 @@ const BAR_ONE: u64 = 32;
 /// Length of the first bar of all candidates except the baseline, in returns for each page of local memory. Each
 /// further bar is twice as long.
 const BAR_ALL: u64 = 8;
-/// Index of the sample's group, if sampled pages have a group of their own. It follows the candidates' groups.
+/// Index of the group of sampled pages, if they have a group of their own. It follows the groups of the candidates.
 const SAMPLE: usize = CANDIDATES.len();
 const _: () = assert!(SAMPLE < GROUP as usize);
-/// Changes of candidate that are remembered for the report.
+/// Number of changes of candidate that are remembered for the report.
 const TURNS: usize = 8;
 
 pub(super) const INFO: Info = Info {
@@ -93,7 +98,7 @@ pub(super) const INFO: Info = Info {
     source: "miniature simulation, ATC 2017, of sampled pages",
     params: &[],
     // With mixed page sizes there is no sample: single units would impede huge pages, and there are too few blocks. The
-    // baseline does as well as the others there.
+    // baseline does as well as the other candidates there.
     build: |space, _| match space.block_units {
         1 => Box::new(Auto::new(space)),
         _ => Box::new(SwapInHistory::new(space.units, 1)),
@@ -103,11 +108,11 @@ pub(super) const INFO: Info = Info {
 /// Pages that one policy orders.
 struct Group {
     policy: Box<dyn Policy>,
-    /// Pages in view.
+    /// Number of pages in view.
     present: u32,
 }
 
-/// Returns since the baseline was left or followed.
+/// Returns counted since the baseline was left or was followed again.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     /// Returns of pages that are not sampled.
@@ -116,7 +121,7 @@ struct Record {
     baseline: u32,
 }
 
-/// A bar: for a while, a candidate is not followed.
+/// A bar: while it lasts, a candidate is not followed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bar {
     /// The number of returns of all pages at which the bar ends.
@@ -142,38 +147,39 @@ struct Turn {
 /// the full state of each candidate that was ever followed.
 pub(super) struct Auto {
     shadows: Shadows,
-    /// The sampled pages in view, numbered by their names, if pages are not unmapped. While the group exceeds its share
-    /// of memory, its pages leave first.
+    /// The sampled pages in view, by their names in the sample. The group is used only if pages are not unmapped. While
+    /// the group exceeds its share of memory, its pages leave first.
     sample: Group,
     hides: bool,
     which: Sample,
-    /// For each candidate, the pages that came in while it was followed.
+    /// For each candidate: the pages that came in while it was followed.
     followers: Vec<Group>,
-    /// For each unit in view: its group plus one in the lower half, and the age of its arrival in the upper half. The
-    /// sample is the last group.
+    /// For each unit in view: its group plus one in the low four bits, and the age of its arrival in the high four
+    /// bits.
     group: Vec<u8>,
-    /// The current age. It grows by one each time an eighth of local memory has come in.
+    /// The current age. It grows by one each time an eighth of local memory has arrived.
     age: u8,
     age_left: u32,
-    /// One bit for each unit: whether it was ever in view and has not been discarded since.
+    /// One bit for each unit, set if the unit was in view before and has not been discarded since.
     known: Vec<u64>,
-    /// How many known pages there are.
+    /// Number of known pages.
     known_all: u32,
-    /// How many of the known pages are sampled.
+    /// Number of known pages that are sampled.
     known_sample: u32,
     arrivals: u32,
-    /// Arrivals that have not been used to unmap a page.
+    /// Number of arrivals that have not been used to unmap a page.
     saved: u32,
     /// Returns of all pages since the guard was last checked.
     watched: u32,
     /// Returns in the guard's shadow cache since the guard was last checked.
     watched_guard: u32,
     followed: usize,
-    /// The returns since the baseline was left or followed. Counting starts only at `settled_at`: before it, pages
-    /// leave that the previous policy kept.
+    /// The returns since the baseline was left or was followed again. They are counted only from `settled_at` on.
+    /// Before that return, pages leave that the previous policy kept.
     record: Record,
     settled_at: u64,
-    /// Real returns for each return in the baseline's shadow cache, when the baseline was last followed.
+    /// Number of real returns for each return in the baseline's shadow cache, measured while the baseline was last
+    /// followed.
     baseline_error: f64,
     /// Whether there are enough pages for a sample.
     samples: bool,
@@ -228,7 +234,7 @@ impl Auto {
         }
     }
 
-    /// The name of a page in the sample; `None` if the page is not sampled.
+    /// Returns the name of a page in the sample, or `None` if the page is not sampled.
     fn name_of(&self, page: PageId) -> Option<PageId> {
         self.which.name_of(page).filter(|_| self.samples)
     }
@@ -241,12 +247,12 @@ impl Auto {
         self.followers.iter().map(|group| group.present).sum::<u32>() + self.sample.present
     }
 
-    /// How many sampled pages would be in memory if they were treated like all others.
+    /// Returns how many sampled pages would be in memory if they were treated like all other pages.
     fn share(&self) -> u32 {
         (u64::from(self.present()) * u64::from(self.known_sample) / u64::from(self.known_all.max(1))) as u32
     }
 
-    /// Notes that a page came in.
+    /// Notes that a page arrived.
     fn note_arrival(&mut self) {
         self.arrivals = self.arrivals.wrapping_add(1);
         self.saved = (self.saved + 1).min(HIDES_SAVED * ARRIVALS_A_HIDE);
@@ -257,7 +263,7 @@ impl Auto {
         }
     }
 
-    /// Counts a page that came in, for the first time or again.
+    /// Counts a page that arrived, for the first time or again.
     fn count(&mut self, page: PageId, name: Option<PageId>, cause: Cause) {
         let again = self.is_known(page);
         if !again {
@@ -295,7 +301,8 @@ impl Auto {
         }
     }
 
-    /// Uses the guard to check whether pages return far more often than under the baseline.
+    /// Uses the guard to check whether pages return far more often than under the baseline. If so, follows the
+    /// baseline.
     fn watch(&mut self) {
         self.watched += 1;
         let expected = u64::from(self.watched) * u64::from(self.known_sample) / u64::from(self.known_all.max(1));
@@ -324,7 +331,7 @@ impl Auto {
         self.turned += 1;
     }
 
-    /// Checks whether more pages return than would under the baseline.
+    /// Checks whether more pages return than would return under the baseline. If so, follows the baseline.
     fn compare(&mut self) {
         let sampled = f64::from(self.known_sample);
         let all = f64::from(self.known_all - self.known_sample).max(1.0);
@@ -352,7 +359,7 @@ impl Auto {
         k == BASELINE || self.returns >= self.bars[k].until.max(self.bar_all.until)
     }
 
-    /// Follows another candidate if it would have done better by more than chance explains.
+    /// Follows another candidate if that candidate would have done better by more than chance explains.
     fn judge(&mut self) {
         let cost = |k: usize| self.shadows.returns(k);
         let best = (0..CANDIDATES.len()).filter(|&k| self.is_free(k)).min_by_key(|&k| cost(k)).unwrap_or(BASELINE);
@@ -371,7 +378,7 @@ impl Auto {
         self.sample.policy.victim(&|name| accept(which.page_of(name))).map(|name| which.page_of(name))
     }
 
-    /// Returns a victim of the candidates' groups. Pages that came in under an earlier choice leave first.
+    /// Returns a victim of the candidates' groups. Pages that arrived while another candidate was followed leave first.
     fn victim_of_followers(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let earlier = (0..CANDIDATES.len()).filter(|&k| k != self.followed);
         for k in earlier.chain([self.followed]) {
@@ -384,7 +391,7 @@ impl Auto {
         None
     }
 
-    /// Called when memory is full for the first time. With too few pages, no sample is taken.
+    /// Notes that memory is full for the first time. If memory holds too few pages, stops the sampling.
     fn filled(&mut self) {
         self.full = true;
         if self.present() >= PAGES_MIN {
@@ -440,9 +447,10 @@ impl Policy for Auto {
         self.count(page, name, cause);
     }
 
-    /// Most visible references to pages in view are first writes soon after the read that brought the page. They say
-    /// nothing about the future (correlated references: Johnson and Shasha, VLDB 1994). Only the shadow caches use
-    /// references to sampled pages: otherwise these pages would be treated differently from all others.
+    /// Most visible references to pages in view are first writes soon after the read that brought the page. Such a
+    /// reference says nothing about the page's future (correlated references: Johnson and Shasha, VLDB 1994).
+    /// References to sampled pages go only to the shadow caches. Otherwise sampled pages would be treated differently
+    /// from all other pages.
     fn referenced(&mut self, page: PageId, write: bool) {
         if let Some(name) = self.name_of(page) {
             self.referenced_sample(name, if write { Cause::Write } else { Cause::Read }, true);
@@ -487,7 +495,7 @@ impl Policy for Auto {
         if !self.full {
             self.filled();
         }
-        // Several groups may be searched. They share one limit on the pages examined.
+        // Several groups may be searched. All searches share one limit on the number of pages examined.
         let left = Cell::new(limits::VICTIM_SCAN_MAX);
         let accept = |page: PageId| {
             left.set(left.get().saturating_sub(1));
@@ -504,12 +512,12 @@ impl Policy for Auto {
     }
 
     fn next_to_hide(&mut self) -> Option<PageId> {
-        // Before anything has been replaced, there is nothing to compare.
+        // Until a page was replaced, there is nothing to compare.
         if !self.hides || !self.samples || !self.full || self.saved < ARRIVALS_A_HIDE {
             return None;
         }
-        // While only the baseline may be followed, nothing is compared until shortly before the bar of all other
-        // candidates ends.
+        // While all candidates but the baseline are barred, there is nothing to compare. Unmapping starts again shortly
+        // before the bar ends.
         if self.returns + BAR_ALL / 2 * u64::from(self.present()) < self.bar_all.until {
             return None;
         }

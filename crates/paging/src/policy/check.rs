@@ -1,5 +1,5 @@
-//! The contract that every policy keeps with the pager, tested on all of [`POLICIES`](super::POLICIES): random calls
-//! within the pager's side of the contract, compared with a plain set.
+//! Tests the contract between policies and pager on all [`POLICIES`](super::POLICIES). Random calls within the pager's
+//! side of the contract are compared with a plain set.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use crate::units::PageId;
 
 const CAUSES: [Cause; 3] = [Cause::Read, Cause::Write, Cause::Ahead];
 
-/// A policy with its defaults, and with each parameter at its bounds.
+/// Returns a policy's description with its defaults, and with each parameter at its bounds.
 fn variants(info: &Info) -> Vec<String> {
     let mut texts = vec![info.name.to_string()];
     for param in info.params {
@@ -60,8 +60,8 @@ impl Run {
         self.policy.removed(PageId(page), why);
     }
 
-    /// Asks for a victim with a filter that accepts some pages. If the filter accepts any page in view, one must be
-    /// found.
+    /// Asks for a victim with a filter that accepts some pages. If the filter accepts any page in view, the policy must
+    /// find a victim.
     fn victim(&mut self, passes: impl Fn(u32) -> bool) -> Option<u32> {
         let found = self.policy.victim(&|page| passes(page.0)).map(|page| page.0);
         match found {
@@ -123,7 +123,7 @@ impl Run {
         }
     }
 
-    /// Asks for victims only, until none is left: every page in view must become one.
+    /// Asks only for victims, until no page is left. Every page in view must become a victim.
     fn drain(&mut self) {
         while let Some(page) = self.victim(|_| true) {
             self.remove(page, Leave::Evicted);
@@ -187,8 +187,8 @@ fn no_more_than_a_bounded_number_of_pages_is_looked_at() {
 /// Pages in view when the cost is measured.
 const COST_PAGES: u32 = 1 << 20;
 
-/// Measures faults: in each, an absent page comes, a victim leaves, and a few pages are unmapped. Every fourth unmapped
-/// page is referenced. Returns the nanoseconds and the number of unmapped pages for each fault.
+/// Measures faults. At each fault, an absent page comes, a victim leaves, and a few pages are unmapped. Every fourth
+/// unmapped page is referenced. Returns the nanoseconds and the number of unmapped pages for each fault.
 fn cost(policy: &mut dyn Policy, sequential: bool) -> (f64, f64) {
     let units = 2 * COST_PAGES;
     let mut present = vec![false; units as usize];
@@ -230,7 +230,7 @@ fn cost(policy: &mut dyn Policy, sequential: bool) -> (f64, f64) {
     (spent / faults, f64::from(black_box(hidden)) / faults / 2.0)
 }
 
-/// A policy with the least possible work: it takes victims in a circle and records nothing.
+/// A policy with the least possible work: it chooses victims in a circle and records nothing.
 struct Floor(u32);
 
 impl Policy for Floor {

@@ -2,8 +2,8 @@
 
 use crate::units::PageId;
 
-/// One dense array divided into `N` segments, one for each class, and the position of each page. Adding a page,
-/// removing it or changing its class moves at most one page of each segment across a border.
+/// One dense array divided into `N` segments, one for each class, and the position of each page in the array. Adding a
+/// page, removing it or changing its class moves at most one page of each segment across a border.
 ///
 /// Memory use: a page number and a position a unit.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl<const N: usize> Classes<N> {
         self.position[page as usize] = position;
     }
 
-    /// Moves the page at `from` to the hole. If both are the same place, because a class is empty, does nothing.
+    /// Moves the page at `from` to `hole`. If both are the same position, because a class is empty, does nothing.
     fn fill(&mut self, hole: u32, from: u32) {
         if hole != from {
             self.put(hole, self.pages[from as usize]);
@@ -39,7 +39,7 @@ impl<const N: usize> Classes<N> {
         self.ends[class] - self.start(class)
     }
 
-    /// The page at an index of a class. The index is below [`Classes::len`].
+    /// Returns the page at an index of a class. The index must be below [`Classes::len`].
     pub(super) fn get(&self, class: usize, index: u32) -> PageId {
         PageId(self.pages[(self.start(class) + index) as usize])
     }
@@ -49,7 +49,7 @@ impl<const N: usize> Classes<N> {
         (len > 0).then(|| self.get(class, len - 1))
     }
 
-    /// The class of a page. The page must have one.
+    /// Returns the class of a page. The page must have a class.
     pub(super) fn class_of(&self, page: PageId) -> usize {
         let position = self.position[page.0 as usize];
         self.ends.iter().filter(|&&end| end <= position).count()
@@ -92,7 +92,7 @@ impl<const N: usize> Classes<N> {
         self.put(hole, page.0);
     }
 
-    /// Moves all pages of two neighbouring classes to the two classes before them, which are empty.
+    /// Moves all pages of the classes `to + 2` and `to + 3` to the classes `to` and `to + 1`, which are empty.
     pub(super) fn hand_down(&mut self, to: usize) {
         debug_assert!(self.len(to) == 0 && self.len(to + 1) == 0);
         self.ends[to] = self.ends[to + 2];

@@ -1,4 +1,4 @@
-//! U-Clock: FIFO order with a pseudo reference bit. A page with the bit set is skipped once, and its bit is cleared
+//! U-Clock: FIFO order with a pseudo reference bit. A page with a set bit is skipped once, and its bit is cleared
 //! (paper 1, section 2.3).
 
 use super::hide_queue::HideQueue;
@@ -18,7 +18,7 @@ pub(super) const INFO: Info = Info {
 /// Memory use: three links and a byte a unit.
 #[derive(Debug)]
 pub(super) struct Clock {
-    /// The pages in the clock's circle. The list begins at the hand.
+    /// The pages in the clock's circle. The page at the hand is first.
     order: Lists,
     referenced: Vec<bool>,
     to_hide: HideQueue,
@@ -41,8 +41,8 @@ impl Clock {
 impl Policy for Clock {
     fn inserted(&mut self, page: PageId, cause: Cause) {
         self.order.push_back(0, page);
-        // A prefetched page is in view and not yet accessed. Unmapping it at once would cost the trap that prefetching
-        // saved.
+        // A prefetched page is in view, but not accessed yet. If its bit were set, the page would soon be unmapped, and
+        // its first access would trap.
         self.referenced[page.0 as usize] = cause != Cause::Ahead;
     }
 
@@ -55,9 +55,9 @@ impl Policy for Clock {
         self.to_hide.cancel(page);
     }
 
-    /// Pages that the hand passes lose their bit and go to the back. If all pages that the search may examine are
-    /// referenced, their bits are cleared in place and the first page is taken. With at most that many pages, this
-    /// equals a full turn of the hand. With more, a bounded search cannot do better.
+    /// Returns the first page without its bit from the hand on. Pages that the hand passes lose their bit and go to the
+    /// back. The search is bounded. If all pages that it examines have their bit set, it clears these bits in place and
+    /// returns the first page.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let (mut victim, mut first) = (None, None);
         let mut at = self.order.front(0);
@@ -118,7 +118,7 @@ mod tests {
         let mut clock = Clock::new(16);
         (0..4).for_each(|page| clock.inserted(PageId(page), Cause::Read));
         assert_eq!(hidden(&mut clock), []);
-        // All were referenced as they came. One turn clears them all and takes the first.
+        // All pages were referenced when they came. One turn of the hand clears their bits and returns the first page.
         assert_eq!(evict(&mut clock), Some(0));
         assert_eq!(hidden(&mut clock), [1, 2, 3]);
         clock.referenced(PageId(1), false);
@@ -127,7 +127,8 @@ mod tests {
         assert_eq!(hidden(&mut clock), [1]);
         clock.referenced(PageId(3), true);
         clock.inserted(PageId(5), Cause::Ahead);
-        // 3 and 4 are skipped, 1 was cleared. 5 was prefetched and is behind it.
+        // Pages 3 and 4 are skipped. Page 1 leaves, because its bit was cleared. Page 5 was prefetched and is behind
+        // page 1.
         assert_eq!(evict(&mut clock), Some(1));
         assert_eq!(hidden(&mut clock), [3, 4]);
         assert_eq!(evict(&mut clock), Some(5));
@@ -161,8 +162,8 @@ mod tests {
 
     #[test]
     fn with_no_reference_seen_and_nothing_hidden_it_is_fifo() {
-        // Tests more pages than one search examines, and fewer; with all of them referenced when they came, and with
-        // none.
+        // Memory holds more pages than one search examines, or fewer. Either all pages are referenced when they come,
+        // or none is.
         for (room, causes) in [1, 30, 5000].into_iter().flat_map(|room| {
             [[Cause::Read, Cause::Write], [Cause::Ahead, Cause::Ahead]].map(move |causes| (room, causes))
         }) {

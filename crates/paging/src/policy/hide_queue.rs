@@ -1,4 +1,4 @@
-//! The pages that a policy asks to unmap, in the order of its requests.
+//! The pages that a policy asks to unmap, in the order of the requests.
 
 use crate::units::PageId;
 
@@ -8,8 +8,8 @@ const LINK: u32 = REQUESTED - 1;
 
 const _: () = assert!(crate::limits::UNITS_MAX < LINK);
 
-/// A chain of pages, in which each is at most once. A cancelled request stays in the chain without effect until its
-/// turn comes. A new request for the page makes it valid again in its place.
+/// A chain of pages, which contains each page at most once. A cancelled request stays in the chain without effect until
+/// it reaches the front. A new request for its page makes the old entry valid again.
 ///
 /// Memory use: a link a unit.
 #[derive(Debug)]
@@ -44,7 +44,8 @@ impl HideQueue {
         self.chain[page.0 as usize] &= !REQUESTED;
     }
 
-    /// Takes the first request. Skips cancelled requests. Each was pushed once, so this is O(1), amortised.
+    /// Removes and returns the first valid request. Skips cancelled requests. Each cancelled request was pushed once,
+    /// so the cost is O(1), amortised.
     pub(super) fn pop(&mut self) -> Option<PageId> {
         while self.first != 0 {
             let page = PageId(self.first - 1);

@@ -1,5 +1,5 @@
-//! LeCaR: chooses LRU or LFU at random. The probabilities turn against the one that was wrong to evict a page that
-//! comes back (Vietri et al., HotStorage'18, algorithms 1 and 2).
+//! LeCaR: for each victim, chooses LRU or LFU at random. If an evicted page comes back, the policy that evicted it
+//! becomes less probable (Vietri et al., HotStorage'18, algorithms 1 and 2).
 
 use super::list::{Capacity, Ends, Links, Lists};
 use super::{Cause, Info, Leave, Policy};
@@ -16,18 +16,19 @@ pub(super) const INFO: Info = Info {
 
 /// Learning rate of the weights.
 const LEARNING_RATE: f64 = 0.45;
-/// Natural logarithm of 0.005. A regret decays to this part of its size after one reference for each page of memory.
+/// Natural logarithm of 0.005. After as many references as memory holds pages, a regret has decayed to 0.005 of its
+/// size.
 const DISCOUNT_LN: f64 = -5.298_317_366_548_036;
 /// The least weight of either policy. It keeps the probability of each policy above 0.
 const WEIGHT_MIN: f64 = 1e-10;
 
-/// List of the pages in view, by recency.
+/// Index of the list of pages in view, by recency.
 const VIEW: usize = 0;
-/// Ghost list of pages evicted as least recent.
+/// Index of the ghost list of pages that LRU evicted.
 const GONE_LRU: usize = 1;
-/// Ghost list of pages evicted as least frequent.
+/// Index of the ghost list of pages that LFU evicted.
 const GONE_LFU: usize = 2;
-/// Ghost list of pages evicted as both least recent and least frequent. Only their counts are remembered.
+/// Index of the ghost list of pages that both policies would have evicted. Their return changes no weight.
 const GONE_BOTH: usize = 3;
 
 /// Memory use: four links, a count and a time a unit.
@@ -36,12 +37,12 @@ pub(super) struct LeCar {
     recency: Lists<4>,
     frequency: Frequency,
     capacity: Capacity,
-    /// The time at which a page left.
+    /// For each page, the time at which it left.
     left_at: Vec<u32>,
     now: u32,
     weight_lru: f64,
     random: u64,
-    /// The ghost list that the next page to leave enters.
+    /// Index of the ghost list that the next evicted page enters.
     blame: usize,
 }
 
@@ -59,7 +60,7 @@ impl LeCar {
         }
     }
 
-    /// A number from 0 to below 1 (SplitMix64).
+    /// Draws a number from 0 to below 1 (SplitMix64).
     fn draw(&mut self) -> f64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -67,8 +68,8 @@ impl LeCar {
         ((mixed ^ mixed >> 31) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Handles the return of a page that the policy of this list evicted. The other policy gains weight: the sooner the
-    /// page came back, the more.
+    /// Notes the return of a page from the ghost list `gone`. The policy that did not evict the page gains weight. The
+    /// sooner the page returned, the more weight it gains.
     fn regret(&mut self, page: PageId, gone: usize) {
         let away = f64::from(self.now.wrapping_sub(self.left_at[page.0 as usize]));
         let reward = exp(DISCOUNT_LN * away / f64::from(self.capacity.pages().max(1)));
@@ -82,14 +83,14 @@ impl LeCar {
     }
 }
 
-/// The exponential function for arguments up to 1, the largest that occur here. The C library's function would load
-/// `libm` into every program that a run starts. Loading it doubles the start of a small program.
+/// Computes the exponential function for arguments up to 1, the largest that occur here. The C library's function would
+/// load `libm` into every program that a run starts. That would double the start time of a small program.
 fn exp(x: f64) -> f64 {
     if x < -700.0 {
         return 0.0;
     }
-    // 2^n times the exponential of a remainder of at most half of ln 2. The series of the remainder is summed until
-    // terms vanish in rounding.
+    // The result is 2^n times the exponential of a remainder of at most half of ln 2. The series for the remainder has
+    // enough terms that the next one vanishes in rounding.
     let n = (x * std::f64::consts::LOG2_E + if x < 0.0 { -0.5 } else { 0.5 }) as i32;
     let rest = x - f64::from(n) * std::f64::consts::LN_2;
     let series = (1..=16).rev().fold(1.0, |sum, k| 1.0 + sum * rest / f64::from(k));
@@ -106,8 +107,8 @@ impl Policy for LeCar {
         }
         self.recency.push_back(VIEW, page);
         self.frequency.push(page);
-        // The ghost lists are trimmed only now. The arriving page left its ghost list before its victim entered one, so
-        // trimming earlier could drop one ghost too many.
+        // The ghost lists are trimmed only after the arrival. Before it, the arriving page may still be in a ghost list
+        // while its victim has entered one. So trimming earlier could drop one ghost too many.
         for gone in [GONE_LRU, GONE_LFU, GONE_BOTH] {
             while self.recency.len(gone) > self.capacity.pages() {
                 self.recency.pop_front(gone);
@@ -154,7 +155,7 @@ impl Policy for LeCar {
     }
 }
 
-/// Number of distinct counts. Pages seen more often share the last one, in order of age.
+/// Number of distinct counts. Pages with this many references or more share the last count, in order of age.
 const COUNTS: usize = 256;
 
 /// LFU in O(1): a list of pages for each count, and a bit for each list that is not empty.
@@ -176,8 +177,8 @@ impl Frequency {
         }
     }
 
-    /// Counts a reference to a page and puts it at the back of its new count's list. A count continues from the page's
-    /// last stay in view, unless it was forgotten.
+    /// Counts a reference to a page, and puts the page at the back of its new count's list. The count includes earlier
+    /// stays in view, as long as the page is not forgotten.
     fn push(&mut self, page: PageId) {
         let count = self.counts[page.0 as usize].saturating_add(1);
         self.counts[page.0 as usize] = count;
@@ -235,7 +236,7 @@ mod tests {
         [0, 1].iter().for_each(|&page| lecar.inserted(PageId(page), Cause::Read));
         [0, 0, 1, 1, 1].iter().for_each(|&page| lecar.referenced(PageId(page), false));
         lecar.inserted(PageId(2), Cause::Read);
-        // By recency 0 1 2, by count 2 0 1.
+        // The order by recency is 0 1 2. The order by count is 2 0 1.
         let named: Vec<u32> = (0..64).filter_map(|_| lecar.victim(&|_| true)).map(|page| page.0).collect();
         assert!(named.contains(&0) && named.contains(&2) && !named.contains(&1), "{named:?}");
         while lecar.victim(&|_| true) != Some(PageId(2)) {}

@@ -1,14 +1,16 @@
-//! LIRS: pages with the shortest time between their last two references (*LIR*) stay. The others (*HIR*) pass through a
-//! small queue (Jiang & Zhang, SIGMETRICS'02, section 3).
+//! LIRS: pages with the shortest time between their last two references (*LIR*) stay. All other pages (*HIR*) pass
+//! through a small queue (Jiang & Zhang, SIGMETRICS'02, section 3).
 //!
 //! Stack S holds pages by recency down to the oldest LIR page, including pages out of view. Queue Q holds the HIR pages
-//! in view. A page referenced while in S has an inter-reference time shorter than the recency of the oldest LIR page,
-//! and takes that page's place. If hits are not visible, arrivals count in place of references. The paper leaves three
-//! points to a cache of known size. First, all pages are LIR until a victim is first asked for; then the excess is
-//! demoted from the bottom of S. Second, the number of remembered pages is bounded, and the oldest is forgotten first.
-//! By default remembered pages and queue together equal the pages of memory. Then any set of pages that fits is
-//! learned, and a loop twice as long as memory does not displace the pages of it that are kept. Third, when no page of
-//! Q may leave, the oldest LIR page that may leave does.
+//! in view. If a page is referenced while it is in S, its time between references is shorter than the recency of the
+//! oldest LIR page. So the page becomes LIR in place of the oldest LIR page. If hits are not visible, arrivals count in
+//! place of references.
+//!
+//! The paper assumes a cache of known size, so three points differ here. First, all pages are LIR until a victim is
+//! first asked for. Then the excess moves from the bottom of S to Q. Second, the number of remembered pages is bounded,
+//! and the oldest is forgotten first. By default, as many pages are remembered as memory holds without Q. With this
+//! number, any set of pages that fits is learned. A loop twice as long as memory does not displace the pages of the
+//! loop that are kept. Third, if no page of Q may leave, the oldest LIR page that may leave does.
 
 use super::list::{Capacity, Lists};
 use super::{Cause, Info, Leave, Param, Policy};
@@ -32,11 +34,11 @@ pub(super) const INFO: Info = Info {
     build: |space, values| Box::new(Lirs::new(space.units, values.get("hir_percent"), values.get("ghost_percent"))),
 };
 
-/// Index in `stack`: its only list.
+/// Index of S, the only list of `stack`.
 const STACK: usize = 0;
-/// Index in `rest`: Q, the HIR pages in view.
+/// Index of Q in `rest`: the HIR pages in view.
 const QUEUE: usize = 0;
-/// Index in `rest`: pages of S that are not in view.
+/// Index in `rest` of the pages of S that are not in view.
 const GHOST: usize = 1;
 
 /// Memory use: four links a unit. A page that is in the stack and in no list of `rest` is LIR.
@@ -77,7 +79,7 @@ impl Lirs {
         self.demote();
     }
 
-    /// Moves LIR pages beyond their share to the queue, oldest first.
+    /// Moves LIR pages beyond the LIR share to the queue, oldest first.
     fn demote(&mut self) {
         while self.lirs > self.lirs_max() {
             let Some(page) = self.stack.pop_front(STACK) else {
@@ -89,8 +91,8 @@ impl Lirs {
         }
     }
 
-    /// Removes pages from the bottom of the stack until a LIR page is at the bottom. A reference to an older page would
-    /// not show a short inter-reference time.
+    /// Removes pages from the bottom of the stack until a LIR page is at the bottom. A page below the oldest LIR page
+    /// could not become LIR by its next reference.
     fn prune(&mut self) {
         while let Some(page) = self.stack.front(STACK) {
             match self.rest.of(page) {
@@ -112,7 +114,7 @@ impl Lirs {
         }
     }
 
-    /// The oldest LIR page that the filter accepts.
+    /// Returns the oldest LIR page that the filter accepts.
     fn oldest_lir(&self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut at = self.stack.front(STACK);
         for _ in 0..limits::VICTIM_SCAN_MAX / 2 {
@@ -170,7 +172,7 @@ impl Policy for Lirs {
     }
 
     fn forgotten(&mut self, page: PageId) {
-        // If nothing is remembered, this reads no page's memory.
+        // If no page is remembered, the links of the page are not read. So their memory is not brought in.
         if self.rest.len(GHOST) > 0 && self.rest.of(page) == Some(GHOST) {
             self.rest.remove(page);
             self.stack.remove(page);
@@ -196,15 +198,16 @@ mod tests {
     #[test]
     fn a_page_back_while_the_stack_remembers_it_takes_the_place_of_the_oldest() {
         let mut trial = Trial::new(Box::new(Lirs::new(64, 20, 100)), 5);
-        // 0 is demoted first, as the oldest. Then HIR pages pass through a queue of one.
+        // Page 0 is the oldest, so it is demoted first. Then HIR pages pass through a queue of one page.
         assert_eq!(trial.victims(&[0, 1, 2, 3, 4, 5, 6, 7]), [0, 5, 6]);
-        // 6 left after the stack's oldest LIR page, 1, was referenced. Now 6 is LIR, and 1 waits in the queue instead.
+        // Page 1, the stack's oldest LIR page, was referenced before 6 left. So 6 becomes LIR, and 1 moves to the
+        // queue.
         assert_eq!(trial.victims(&[6]), [7]);
         assert_eq!(trial.victims(&[8]), [1]);
         assert!([2, 3, 4, 6, 8].iter().all(|&page| trial.holds(page)));
-        // A visible hit on 2, the bottom. Now 3 is the oldest; nothing else changes.
+        // A visible hit on page 2 at the bottom of the stack makes page 3 the oldest. Nothing else changes.
         assert_eq!(trial.victims(&[2, 9]), [8]);
-        // 8 comes back: 3 goes instead of 2.
+        // Page 8 comes back, and page 3 leaves instead of page 2.
         assert_eq!(trial.victims(&[8, 10]), [9, 3]);
     }
 
@@ -227,7 +230,7 @@ mod tests {
         lirs.removed(PageId(1), Leave::Evicted);
         assert_eq!(lirs.victim(&|_| true), Some(PageId(0)));
         assert_eq!(lirs.victim(&|_| false), None);
-        // 1 left from the bottom of the stack and is not remembered. One LIR place is free, and page 1 takes it.
+        // Page 1 left from the bottom of the stack and is not remembered. One LIR place is free, and page 1 gets it.
         lirs.inserted(PageId(5), Cause::Read);
         assert_eq!((lirs.lirs, lirs.rest.len(GHOST)), (4, 0));
     }

@@ -1,5 +1,5 @@
-//! A second, plain implementation of LIRS, close to the paper's figures: two queues of page numbers, searched from end
-//! to end.
+//! A second, plain implementation of LIRS, close to the paper's figures. It searches two queues of page numbers from
+//! end to end.
 
 use std::collections::VecDeque;
 
@@ -17,9 +17,9 @@ struct Model {
     capacity: usize,
     hirs: usize,
     ghosts: usize,
-    /// Stack S, bottom first.
+    /// Stack S; its bottom is the first entry.
     stack: VecDeque<(u32, Status)>,
-    /// Queue Q. Its first page leaves next.
+    /// Queue Q; its first page leaves next.
     queue: VecDeque<u32>,
     /// Remembered pages out of view, in the order in which they left.
     gone: Vec<u32>,

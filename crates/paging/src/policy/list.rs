@@ -6,20 +6,20 @@ use crate::units::PageId;
 const LINK_BITS: u32 = 28;
 const LINK: u32 = (1 << LINK_BITS) - 1;
 
-// A link is a page number plus one. The remaining bits of its word hold the page's list and a mark.
+// A link is a page number plus one. The other bits of its word hold the page's list and a mark.
 const _: () = assert!(limits::UNITS_MAX <= LINK);
 
 const NEXT: usize = 0;
 const PREVIOUS: usize = 1;
 
-/// The links of pages; each page is in one list at a time. Links are page numbers plus one, so zeroed memory means
-/// empty lists, and pages never used cost no memory. Both links of a page are adjacent, for one cache miss.
+/// The links of pages. Each page is in one list at a time. A link is a page number plus one. So zeroed memory means
+/// empty lists, and pages that were never used cost no memory. Both links of a page are in one cache line.
 #[derive(Debug)]
 pub(super) struct Links {
     words: Vec<[u32; 2]>,
 }
 
-/// The first and last page of a list. Its links are in [`Links`].
+/// The first and the last page of a list. The links between the pages are in [`Links`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ends {
     front: u32,
@@ -89,13 +89,13 @@ impl Links {
         ends.len -= 1;
     }
 
-    /// The page after this one in its list.
+    /// Returns the page after this page in its list.
     pub(super) fn next(&self, page: PageId) -> Option<PageId> {
         self.link(page, NEXT).checked_sub(1).map(PageId)
     }
 
-    /// The first accepted page from the front. Examines at most `left` pages and subtracts from `left` the number
-    /// examined.
+    /// Returns the first accepted page from the front. Examines at most `left` pages, and subtracts the number examined
+    /// from `left`.
     pub(super) fn first(&self, ends: Ends, accept: &dyn Fn(PageId) -> bool, left: &mut usize) -> Option<PageId> {
         let mut at = ends.front();
         while let Some(page) = at {
@@ -132,14 +132,14 @@ impl List {
         self.links.remove(&mut self.ends, page);
     }
 
-    /// The first accepted page from the front.
+    /// Returns the first accepted page from the front.
     pub(super) fn first(&self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         self.links.first(self.ends, accept, &mut { limits::VICTIM_SCAN_MAX })
     }
 }
 
-/// Several lists that share their links. A page is in at most one of them, and its list can be looked up. A page in a
-/// list has a mark of four bits, 0 when it enters.
+/// Several lists that share their links. A page is in at most one list, and its list can be looked up. Each page in a
+/// list has a mark of four bits, which is 0 when the page enters.
 #[derive(Debug)]
 pub(super) struct Lists<const N: usize> {
     links: Links,
@@ -154,7 +154,7 @@ impl<const N: usize> Lists<N> {
         Self { links: Links::new(units), ends: [Ends::default(); N] }
     }
 
-    /// The list that contains a page.
+    /// Returns the list that contains a page.
     pub(super) fn of(&self, page: PageId) -> Option<usize> {
         self.links.high(page, NEXT).checked_sub(1).map(|list| list as usize)
     }
@@ -187,7 +187,7 @@ impl<const N: usize> Lists<N> {
         Some(list)
     }
 
-    /// Moves a page to the back of a list, from wherever it was.
+    /// Moves a page to the back of a list. The page may be in any list, or in none.
     pub(super) fn move_back(&mut self, list: usize, page: PageId) {
         self.remove(page);
         self.push_back(list, page);
@@ -207,22 +207,22 @@ impl<const N: usize> Lists<N> {
         self.links.set_high(page, PREVIOUS, mark & 15);
     }
 
-    /// The first accepted page of these lists, in their order. Each list gets an equal part of the search limit, so
-    /// that a list full of refused pages does not prevent a search of the others.
+    /// Returns the first accepted page of these lists, searched in this order. Each list gets an equal part of the
+    /// search limit. So a list full of refused pages does not prevent a search of the next list.
     pub(super) fn first_of(&self, lists: &[usize], accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let share = limits::VICTIM_SCAN_MAX / lists.len().max(1);
         lists.iter().find_map(|&list| self.first_within(list, accept, share))
     }
 
-    /// The first accepted page among the first `most` pages of a list.
+    /// Returns the first accepted page among the first `most` pages of a list.
     pub(super) fn first_within(&self, list: usize, accept: &dyn Fn(PageId) -> bool, most: usize) -> Option<PageId> {
         self.links.first(self.ends[list], accept, &mut { most })
     }
 }
 
-/// A policy's own estimate of its capacity: the pages in view when a victim is asked for. Victims are asked for in
-/// batches while the view shrinks. So only the first request after an arrival shows the number of pages in the full
-/// budget.
+/// A policy's own estimate of its capacity: the number of pages in view when a victim is asked for. Victims are asked
+/// for in batches, during which the number shrinks. So only the first request after an arrival shows how many pages the
+/// full budget holds.
 #[derive(Debug, Default)]
 pub(super) struct Capacity {
     in_view: u32,
@@ -248,12 +248,12 @@ impl Capacity {
         }
     }
 
-    /// The capacity; 0 before a victim was first asked for.
+    /// Returns the capacity in pages; 0 before a victim was first asked for.
     pub(super) fn pages(&self) -> u32 {
         self.pages
     }
 
-    /// `percent` percent of the capacity, rounded down.
+    /// Returns `percent` percent of the capacity, rounded down.
     pub(super) fn percent(&self, percent: u64) -> u32 {
         (u64::from(self.pages) * percent / 100).min(u64::from(u32::MAX)) as u32
     }

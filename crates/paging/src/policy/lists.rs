@@ -1,18 +1,18 @@
-//! Several doubly linked lists over page numbers that share their links. A page is in at most one of them. Every
-//! operation is O(1), and none allocates.
+//! Several doubly linked lists over page numbers that share their links. A page is in at most one list. Every operation
+//! is O(1), and none allocates.
 
 use crate::units::PageId;
 
 const NEXT: usize = 0;
 const PREVIOUS: usize = 1;
 
-/// Circular lists. Each has a node of its own behind the pages, so a page can be removed without knowing its list. Zero
-/// links mean that the page is in no list: a page in a list has two neighbours, which cannot both be page 0.
+/// Circular lists. Each list has a node of its own, numbered after the pages. So a page can be removed without knowing
+/// its list. If both links of a page are 0, the page is in no list: two neighbours in a list cannot both be page 0.
 ///
 /// Memory use: two links a unit.
 #[derive(Debug)]
 pub(super) struct Lists {
-    /// The next and the previous node of each node. Both are in one cache line, to save a cache miss.
+    /// The next and the previous node of each node. Both links are in one cache line.
     links: Vec<[u32; 2]>,
     units: u32,
 }
@@ -31,7 +31,7 @@ impl Lists {
         self.links[next as usize][PREVIOUS] = node;
     }
 
-    /// The page of a node, or the list whose own node it is.
+    /// Returns the page of a node. If the node is a list's own node, returns the list as the `Err`.
     fn at(&self, node: u32) -> Result<PageId, u32> {
         if node < self.units { Ok(PageId(node)) } else { Err(node - self.units) }
     }

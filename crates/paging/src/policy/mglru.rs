@@ -1,12 +1,13 @@
 //! Multi-generational LRU, in the spirit of Linux 6.1 (`mm/vmscan.c`, `lru_gen`).
 //!
-//! There are four generations. A page enters the youngest when it comes in, and again when a reference to it is seen.
-//! Pages of the two oldest generations are unmapped one after another, so that a reference to them is seen before they
-//! would leave. Victims come from the oldest. A new generation opens when the oldest is empty, or when a quarter of the
-//! pages entered the youngest while others were replaced. The two oldest then merge.
+//! There are four generations. A page enters the youngest generation when it arrives, and again when a reference to it
+//! is seen. Pages of the two oldest generations are unmapped one after another. So a reference to such a page is seen
+//! before the page would leave. Victims are taken from the oldest generation. A new generation opens when the oldest is
+//! empty. It also opens when a quarter of the pages entered the youngest generation while other pages were replaced.
+//! The two oldest generations then merge.
 //!
-//! Pages that come back soon after they were replaced form a tier of their own. While these return more often than the
-//! others, each is spared once: it moves from the oldest generation to the next instead of leaving.
+//! Pages that come back soon after their replacement form a tier of their own. While pages of this tier return more
+//! often than others, each of them is spared once: it moves from the oldest generation to the next instead of leaving.
 
 use super::lists::Lists;
 use super::{Cause, Info, Leave, Policy};
@@ -23,11 +24,11 @@ pub(super) const INFO: Info = Info {
 
 const GENERATIONS: u32 = 4;
 
-/// A page in view: it was unmapped and not accessed since.
+/// Mark of a page in view that was unmapped and not accessed since.
 const HIDDEN: u8 = 1 << 7;
-/// A page in view that came back soon after it was replaced. The mark stays when the page is replaced again.
+/// Mark of a page in view that came back soon after its replacement. The mark stays when the page is replaced again.
 const RETURNED: u8 = 1 << 6;
-/// A page out of view. The low bits hold the youngest generation when it was replaced.
+/// Mark of a page that was replaced. The low bits hold the number of the youngest generation at that time.
 const REPLACED: u8 = 1 << 5;
 const GENERATION: u8 = REPLACED - 1;
 
@@ -43,12 +44,12 @@ struct Tier {
 pub(super) struct Mglru {
     lists: Lists,
     notes: Vec<u8>,
-    /// The youngest generation's number. A generation's list is its number modulo four.
+    /// The number of the youngest generation. A generation's list is this number modulo four.
     youngest: u32,
-    /// The next page to unmap, on a walk through the oldest generation and then the next one.
+    /// The next page to unmap, on a walk through the oldest generation and then the second oldest.
     hide: Option<PageId>,
     resident: u32,
-    /// Pages that entered the youngest generation since it opened.
+    /// Number of pages that entered the youngest generation since it opened.
     came: u32,
     replaced: u32,
     tiers: [Tier; 2],
@@ -68,7 +69,7 @@ impl Mglru {
         }
     }
 
-    /// The list of a generation. `age` counts from the oldest.
+    /// Returns the list of a generation. `age` is 0 for the oldest generation.
     fn list(&self, age: u32) -> u32 {
         self.youngest.wrapping_add(1 + age) % GENERATIONS
     }
@@ -77,7 +78,7 @@ impl Mglru {
         &mut self.tiers[usize::from(note & RETURNED != 0)]
     }
 
-    /// Opens a new generation. The remaining pages of the oldest generation are put in front of the next one.
+    /// Opens a new generation. The pages left in the oldest generation move to the front of the second oldest.
     fn open_generation(&mut self) {
         let (oldest, next) = (self.list(0), self.list(1));
         self.lists.append(oldest, next);
@@ -97,7 +98,7 @@ impl Mglru {
         }
     }
 
-    /// The page that follows this one on the walk.
+    /// Returns the page that follows this page on the walk.
     fn walk_on(&self, page: PageId) -> Option<PageId> {
         match self.lists.after(page) {
             Ok(next) => Some(next),
@@ -112,7 +113,7 @@ impl Mglru {
         }
     }
 
-    /// Whether pages that came back once return more often than others.
+    /// Checks whether pages of the tier of returned pages return more often than others.
     fn spares_returned(&self) -> bool {
         let [others, returned] = self.tiers;
         u64::from(returned.returned) * (u64::from(others.replaced) + 1)
@@ -130,7 +131,8 @@ impl Policy for Mglru {
         }
         self.notes[page.0 as usize] = if returned { RETURNED } else { 0 };
         self.resident += 1;
-        // A prefetched page has not proved useful, but it was not fetched to be replaced before use.
+        // A prefetched page has not proved useful. But it should not be replaced before its first use, so it enters the
+        // second oldest generation.
         if cause == Cause::Ahead {
             return self.lists.push_back(self.list(1), page);
         }
@@ -248,7 +250,7 @@ mod tests {
         assert_eq!(hidden(&mut mglru), [], "nothing is replaced yet");
         assert_eq!(evict(&mut mglru), Some(0));
         assert_eq!(mglru.next_to_hide(), Some(PageId(1)));
-        // A page whose reference was seen is young again, whether it was unmapped or not.
+        // A page with a visible reference is young again, even if it was not unmapped.
         mglru.referenced(PageId(1), false);
         mglru.referenced(PageId(2), true);
         assert_eq!(hidden(&mut mglru), (3..12).collect::<Vec<_>>());

@@ -36,8 +36,8 @@ pub(super) const BY_TIMER: Info = Info {
 };
 
 /// Segments: the four classes in order, where each class of referenced pages has two segments. Pages that were
-/// referenced before a round of clearing began are due: they lose their bit one by one. Pages referenced since then
-/// keep it.
+/// referenced before the present round of clearing began are in the "due" segments. They lose their bit one by one.
+/// Pages referenced since then keep it.
 const QUIET_CLEAN: usize = 0;
 const QUIET_DIRTY: usize = 1;
 const DUE_CLEAN: usize = 2;
@@ -65,7 +65,7 @@ pub(super) struct Nru {
     every: Every,
     swaps: u64,
     since_ms: Option<u64>,
-    /// Whether a new round must begin as soon as the present one is done.
+    /// Whether a new round must begin as soon as the present round is done.
     round_wanted: bool,
 }
 
@@ -111,9 +111,9 @@ impl Policy for Nru {
         }
     }
 
-    /// The first accepted page from a random one on, class by class. Each class may use its share of the search limit,
-    /// and what the classes before it did not use. So a large class whose pages are all refused does not prevent a
-    /// search of the next class.
+    /// Returns the first accepted page from a random one on, class by class. Each class may use its share of the search
+    /// limit, and what the classes before it did not use. So a large class of refused pages does not prevent a search
+    /// of the next class.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut left = limits::VICTIM_SCAN_MAX as u32;
         for (above, &(part, other)) in (1..=CLASSES.len() as u32).rev().zip(&CLASSES) {
@@ -190,7 +190,7 @@ mod tests {
             assert_eq!(hidden(&mut nru), BTreeSet::new());
             nru.tick(1100);
             assert_eq!(hidden(&mut nru), (0..12).collect());
-            // Of the clean pages, 0..2 are read and 2 is written. Of the dirty ones, 6..8 are read.
+            // Of the clean pages, 0 and 1 are read, and 2 is written. Of the dirty pages, 6 and 7 are read.
             (0..2).for_each(|page| nru.referenced(PageId(page), false));
             nru.referenced(PageId(2), true);
             (6..8).for_each(|page| nru.referenced(PageId(page), false));

@@ -1,5 +1,5 @@
-//! OPT: the page whose next use is farthest in the future leaves first (Belady, IBM Systems Journal 1966). It must know
-//! the future, so it runs only on recorded reference strings.
+//! OPT: the page whose next use is farthest in the future leaves first (Belady, IBM Systems Journal 1966). OPT must
+//! know the future, so it runs only on recorded reference strings.
 
 use super::{Cause, Leave, Offline, Policy};
 use crate::limits;
@@ -17,24 +17,24 @@ const ABSENT: u32 = u32::MAX;
 /// OPT over one reference string.
 ///
 /// Each [`Policy::inserted`] by a read or a write, and each [`Policy::referenced`], is the next reference of the
-/// string. A prefetched page is not a reference. No call allocates; each is O(log n) in the pages in view. Memory use:
-/// three words a unit and one a reference.
+/// string. A prefetch is not a reference. No call allocates. Each call is O(log n) in the pages in view. Memory use:
+/// three words a unit and one word a reference.
 #[derive(Debug)]
 pub struct Opt {
-    /// For each reference, the next use of its page.
+    /// For each reference, the index of the next reference to the same page.
     next_use: Vec<u32>,
-    /// For each unit, its next use.
+    /// For each unit, the index of the next reference to it.
     upcoming: Vec<u32>,
-    /// References passed.
+    /// Number of references passed.
     now: usize,
-    /// Pages in view as a binary heap. No page is used later than its parent, at half its index.
+    /// The pages in view as a binary heap. No page is used later than its parent in the heap.
     heap: Vec<u32>,
-    /// The index of each unit in the heap.
+    /// The index of each unit in `heap`.
     place: Vec<u32>,
 }
 
 impl Opt {
-    /// OPT for this string of page numbers below `units`.
+    /// Builds OPT for this string of page numbers. All are below `units`.
     #[must_use]
     pub fn new(units: u32, references: &[u32]) -> Self {
         let mut upcoming = vec![NEVER; units as usize];
@@ -54,7 +54,8 @@ impl Opt {
         self.now += 1;
     }
 
-    /// Orders pages by when they leave. Among pages never used again, the highest number leaves first.
+    /// Returns the sort key of the page at an index. The page with the largest key leaves first. Among pages never used
+    /// again, this is the page with the highest number.
     fn key(&self, index: usize) -> (u32, u32) {
         let page = self.heap[index];
         (self.upcoming[page as usize], page)
@@ -66,7 +67,7 @@ impl Opt {
         self.place[self.heap[b] as usize] = b as u32;
     }
 
-    /// Moves the page at an index to its place among the first `len` of the heap.
+    /// Moves the page at an index to its place in the first `len` entries of the heap.
     fn settle(&mut self, mut index: usize, len: usize) {
         while index > 0 && self.key(index) > self.key((index - 1) / 2) {
             self.swap(index, (index - 1) / 2);
@@ -119,7 +120,7 @@ impl Policy for Opt {
         let all = self.heap.len();
         let mut len = all;
         let mut found = None;
-        // Refused pages are kept behind the end of the heap, and put back afterwards.
+        // The search moves refused pages behind the end of the heap, and puts them back afterwards.
         while len > 0 && all - len < limits::VICTIM_SCAN_MAX {
             let page = PageId(self.heap[0]);
             if accept(page) {
@@ -147,7 +148,8 @@ mod tests {
     fn the_page_used_last_leaves_first() {
         let string = [0, 1, 2, 3, 0, 1, 4, 2, 0, 3];
         let mut trial = Trial::new(Box::new(Opt::new(8, &string)), 3);
-        // When 3 comes, 2 is used later than 0 and 1. When 4 comes, 1 is not used again. When 2 comes, 4 is not.
+        // When 3 comes, 2 is used later than 0 and 1. When 4 comes, 1 is not used again. When 2 comes, 4 is not used
+        // again.
         assert_eq!(trial.victims(&string), [2, 1, 4]);
         assert_eq!(trial.hits, 4);
     }
@@ -169,7 +171,7 @@ mod tests {
         assert_eq!(opt.now, 5, "a page fetched ahead is no reference");
     }
 
-    /// Belady's rule by its definition: search ahead for each page in view.
+    /// Counts the hits of Belady's rule by its definition: for each page in view, searches ahead for its next use.
     fn hits_by_searching(references: &[u32], capacity: usize) -> u32 {
         let (mut in_view, mut hits) = (Vec::new(), 0);
         for (at, page) in references.iter().enumerate() {

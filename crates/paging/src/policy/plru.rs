@@ -18,17 +18,17 @@ const ACTIVE: u32 = 1;
 
 /// Memory use: two links and a byte a unit.
 ///
-/// A new page enters the end of the inactive list. If it is referenced, the bit moves it to the active list when its
-/// turn comes. A prefetched page without a seen use is replaced first (paper 4).
+/// A new page enters the end of the inactive list. If its bit is set when its turn comes, it moves to the active list.
+/// A prefetched page without a seen use is replaced first (paper 4).
 #[derive(Debug)]
 pub(super) struct Plru {
     lists: Lists,
-    /// The round in which a page's bit was set. The bit counts as set if this is the current round, so one increment
-    /// clears all bits. After 255 rounds an old bit would count as set again, but only for a page that was refused as a
-    /// victim in all of them.
+    /// The round in which a page's bit was set. The bit counts as set only in this round, so one increment of the round
+    /// clears all bits. After 255 rounds an old bit counts as set again. This happens only to a page that was refused
+    /// as a victim in all these rounds.
     bit: Vec<u8>,
     round: u8,
-    /// The next page of the inactive list to unmap. Its bit has been cleared.
+    /// The next page of the inactive list to unmap. Its bit is clear.
     hide: Option<PageId>,
 }
 
@@ -41,7 +41,7 @@ impl Plru {
         self.bit[page.0 as usize] == self.round
     }
 
-    /// Moves all active pages to the inactive list and clears their bits. At that time, no inactive page has its bit
+    /// Moves all active pages to the inactive list and clears their bits. At that moment, no inactive page has its bit
     /// set. Returns the first page moved.
     fn turn_over(&mut self) -> Option<PageId> {
         let first = self.lists.front(ACTIVE)?;
@@ -51,7 +51,7 @@ impl Plru {
         Some(first)
     }
 
-    /// Advances the walk if it is at this page, which leaves the inactive list.
+    /// Advances the walk if it is at this page. The page is about to leave the inactive list.
     fn leave_place(&mut self, page: PageId) {
         if self.hide == Some(page) {
             self.hide = self.lists.after(page).ok();
@@ -74,7 +74,8 @@ impl Policy for Plru {
         self.lists.remove(page);
     }
 
-    /// The first inactive page whose bit is not set. If the bounded search finds only set bits, the first page found.
+    /// Returns the first inactive page whose bit is not set. If the bounded search finds only set bits, returns the
+    /// first page that it found.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut passed = None;
         let mut turned = false;
@@ -134,12 +135,12 @@ mod tests {
         let mut plru = Plru::new(16);
         (0..4).for_each(|page| plru.inserted(PageId(page), Cause::Read));
         (4..6).for_each(|page| plru.inserted(PageId(page), Cause::Ahead));
-        // 0 to 3 become active on the way.
+        // The search moves pages 0 to 3 to the active list.
         assert_eq!(evict(&mut plru), Some(4));
         plru.inserted(PageId(6), Cause::Write);
         plru.referenced(PageId(5), false);
         assert_eq!(hidden(&mut plru), []);
-        // 5 and 6 become active too. Then all become inactive again.
+        // Pages 5 and 6 become active, too. Then all pages become inactive again.
         assert_eq!(evict(&mut plru), Some(0));
         assert_eq!(hidden(&mut plru), [1, 2, 3, 5, 6]);
         plru.referenced(PageId(1), false);
@@ -162,7 +163,7 @@ mod tests {
         plru.removed(PageId(1), Leave::Forgotten);
         plru.referenced(PageId(2), false);
         plru.removed(PageId(0), Leave::Evicted);
-        // 2 becomes active on the way to 3.
+        // The search moves page 2 to the active list before it finds page 3.
         assert_eq!(plru.victim(&|_| true), Some(PageId(3)));
         plru.inserted(PageId(7), Cause::Read);
         assert_eq!(hidden(&mut plru), [3, 4, 5], "7 was touched as it came");
@@ -185,7 +186,7 @@ mod tests {
         for round in 0..8 {
             assert_eq!(evict(&mut plru), Some(round * reach));
         }
-        // All are active now, in order. They become inactive again.
+        // All pages are active now, in order. They become inactive again.
         assert_eq!(evict(&mut plru), Some(1));
         assert_eq!(evict(&mut plru), Some(2));
     }

@@ -1,4 +1,4 @@
-//! Random: any page in view (paper 1, table of policies).
+//! Random: any page in view may leave (paper 1, table of policies).
 
 use super::classes::Classes;
 use super::{Cause, Info, Leave, Policy};
@@ -22,7 +22,7 @@ impl Draw {
         Self(seed)
     }
 
-    /// A number below `bound`, which is not 0.
+    /// Draws a number below `bound`, which must not be 0.
     pub(super) fn below(&mut self, bound: u32) -> u32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
@@ -57,7 +57,7 @@ impl Policy for Random {
         self.pages.remove(page);
     }
 
-    /// The first accepted page from a random one on.
+    /// Returns the first accepted page from a random one on.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let len = self.pages.len(0);
         if len == 0 {

@@ -1,5 +1,6 @@
-//! S3-FIFO: three queues. Most pages soon leave the small queue. The main queue reinserts pages that were referenced. A
-//! page in the ghost queue skips the small one when it comes back (Yang et al., SOSP'23, algorithm 1).
+//! S3-FIFO: a small queue, a main queue and a ghost queue. New pages enter the small queue, and most soon leave it. The
+//! main queue reinserts pages that were referenced. A page that comes back while the ghost queue remembers it enters
+//! the main queue (Yang et al., SOSP'23, algorithm 1).
 
 use super::list::{Capacity, Lists};
 use super::{Cause, Info, Leave, Param, Policy};
@@ -18,12 +19,12 @@ const SMALL: usize = 0;
 const MAIN: usize = 1;
 const GHOST: usize = 2;
 
-/// Most references counted while a page is in view.
+/// Largest reference count of a page in view.
 const FREQUENCY_MAX: u32 = 3;
-/// References that move a page from the small queue to the main one.
+/// Number of references that move a page from the small queue to the main one.
 const FREQUENCY_MAIN: u32 = 2;
 
-/// Memory use: two links a unit. The reference count is the page's mark.
+/// Memory use: two links a unit. A page's reference count is the mark in its list entry.
 #[derive(Debug)]
 pub(super) struct S3Fifo {
     lists: Lists<3>,
@@ -36,8 +37,8 @@ impl S3Fifo {
         Self { lists: Lists::new(units), capacity: Capacity::default(), small_percent }
     }
 
-    /// The oldest accepted page with too few references to stay. Moves on the pages with enough references. There is at
-    /// most one such move for each reference counted.
+    /// Returns the oldest accepted page with too few references to stay. Moves on the pages with enough references.
+    /// Each counted reference allows at most one such move.
     fn oldest(&mut self, list: usize, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut at = self.lists.front(list);
         let mut left = limits::VICTIM_SCAN_MAX / 3;
@@ -49,7 +50,7 @@ impl S3Fifo {
             } else if list == MAIN && frequency > 0 {
                 self.lists.move_back(MAIN, page);
                 self.lists.set_mark(page, frequency - 1);
-                // The page is the only one of its list, so it is the next one, too.
+                // The page is the only page of its list, so it is also the next one.
                 at = at.or(Some(page));
             } else if left == 0 || accept(page) {
                 return (left > 0).then_some(page);
@@ -66,8 +67,8 @@ impl Policy for S3Fifo {
         self.capacity.came();
         let list = if self.lists.of(page) == Some(GHOST) { MAIN } else { SMALL };
         self.lists.move_back(list, page);
-        // The ghost queue is trimmed only now. The arriving page left it before its victim entered, so trimming earlier
-        // could drop one ghost too many.
+        // The ghost queue is trimmed only after the arrival. Before it, the arriving page may still be in the queue
+        // while its victim has entered. So trimming earlier could drop one ghost too many.
         while self.lists.len(GHOST) > self.capacity.percent(100 - self.small_percent) {
             self.lists.pop_front(GHOST);
         }
@@ -86,7 +87,7 @@ impl Policy for S3Fifo {
     }
 
     fn forgotten(&mut self, page: PageId) {
-        // If nothing is remembered, this reads no page's memory.
+        // If the ghost queue is empty, the page's memory is not read, so it is not brought in.
         if self.lists.len(GHOST) > 0 {
             self.lists.remove(page);
         }
@@ -98,7 +99,7 @@ impl Policy for S3Fifo {
         if self.lists.len(SMALL) >= small_max {
             self.oldest(SMALL, accept).or_else(|| self.oldest(MAIN, accept))
         } else {
-            // The search of the small queue may have moved its only pages to the main one.
+            // The search of the small queue may have moved its last pages to the main queue.
             let oldest = self.oldest(MAIN, accept).or_else(|| self.oldest(SMALL, accept));
             oldest.or_else(|| self.oldest(MAIN, accept))
         }
@@ -113,11 +114,11 @@ mod tests {
     #[test]
     fn new_pages_leave_soon_and_those_referenced_or_back_stay() {
         let mut trial = Trial::new(Box::new(S3Fifo::new(64, 25)), 4);
-        // 0 was referenced twice and goes to the main queue. 1 was referenced once and leaves.
+        // Page 0 was referenced twice and goes to the main queue. Page 1 was referenced once and leaves.
         assert_eq!(trial.victims(&[0, 1, 2, 3, 0, 0, 1, 4]), [1]);
-        // 1 is in the ghost queue and joins the main queue.
+        // Page 1 is in the ghost queue, so it enters the main queue.
         assert_eq!(trial.victims(&[1, 5, 6]), [2, 3, 4]);
-        // Small: 5 6, main: 0 1. A scan does not disturb the main queue.
+        // The small queue holds 5 6, and the main queue 0 1. A scan does not disturb the main queue.
         assert_eq!(trial.victims(&[7, 8, 9]), [5, 6, 7]);
         assert!(trial.holds(0) && trial.holds(1));
     }

@@ -3,10 +3,10 @@
 use super::Space;
 use crate::units::PageId;
 
-/// Sampling where pages are unmapped: two units in each 32, not adjacent.
+/// Sampling if pages can be unmapped cheaply: two units in each 32, not adjacent.
 const HIDDEN: Sampling = Sampling { run: 32, units: 2, step: 5, grain: 1 };
-/// Sampling where pages are not unmapped: 32 adjacent units in each 512. Neighbours in the sample return together, so
-/// that they can be prefetched.
+/// Sampling if pages are not unmapped: 32 adjacent units in each 512. Adjacent sampled units return together, so they
+/// can be prefetched.
 const IN_ROWS: Sampling = Sampling { run: 512, units: 32, step: 1, grain: 32 };
 
 /// How units are sampled.
@@ -23,7 +23,7 @@ struct Sampling {
 }
 
 impl Sampling {
-    /// The position of the first sampled unit in a run, at random.
+    /// Returns the position of the first sampled unit in a run. The position is random, but always the same for a run.
     fn start(self, run: u32, salt: u64) -> u32 {
         let mut x = (u64::from(run) ^ salt.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         x ^= x >> 32;
@@ -31,12 +31,12 @@ impl Sampling {
     }
 }
 
-/// The sampled units and their names. Names are dense and in the order of the units, because some policies walk over
-/// the pages in their order.
+/// The sampled units and their names, which number them without gaps. The names have the same order as the units,
+/// because some policies walk over the pages in order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     how: Sampling,
-    /// Runs of units.
+    /// Number of runs in the far space.
     runs: u32,
     salt: u64,
 }

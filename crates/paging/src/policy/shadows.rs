@@ -1,9 +1,9 @@
 //! Shadow caches simulate several policies on the same sample of pages.
 //!
-//! A sample stands for all pages. Each policy has a shadow cache: the sampled pages that it would hold if there were no
-//! others and it had the sample's share of local memory (miniature simulation: Waldspurger et al., ATC 2017). Shadow
-//! caches replace no real page. All policies are judged by the same references, so chance affects them alike. In its
-//! shadow cache, a policy sees only its misses, as in a live run.
+//! A sample stands for all pages. Each policy has a shadow cache: the sampled pages that the policy would hold if the
+//! sample were all pages, with the sample's share of local memory (miniature simulation: Waldspurger et al., ATC 2017).
+//! A shadow cache replaces no real page. All policies are judged by the same references, so chance affects them alike.
+//! As in a live run, a policy sees only the misses in its shadow cache.
 
 use super::list::Lists;
 use super::{Cause, Leave, Policy};
@@ -16,7 +16,7 @@ struct Shadow {
     held: u32,
     /// Number of returns: references to known pages that the policy would not hold.
     returns: u32,
-    /// Number of references that are a hit for this policy and a miss for the policy in charge, or the reverse.
+    /// Number of references that are a hit for this policy and a miss for the policy in charge, or the other way round.
     differences: u32,
 }
 
@@ -27,14 +27,14 @@ pub(super) struct Shadows {
     held: Vec<u8>,
     /// For each sampled page: the number of arrivals at its last visible reference.
     referenced_at: Vec<u32>,
-    /// Pages in view whose next reference would not be seen. The page for which this holds longest is first.
+    /// Sampled pages in view whose next reference would not be seen. The page that waits longest is first.
     unseen: Lists<1>,
-    /// Index of the policy in charge, with which the others are compared.
+    /// Index of the policy in charge. The other policies are compared with it.
     charge: usize,
 }
 
 impl Shadows {
-    /// Shadow caches of these policies, at most eight, for pages with names below `names`.
+    /// Builds shadow caches of these policies, at most eight, for pages with names below `names`.
     pub(super) fn new(policies: Vec<Box<dyn Policy>>, names: u32, charge: usize) -> Self {
         let shadow = |policy| Shadow { policy, held: 0, returns: 0, differences: 0 };
         Self {
@@ -46,18 +46,18 @@ impl Shadows {
         }
     }
 
-    /// Number of returns that policy `k` would have had. [`Self::halve`] halves it.
+    /// Returns the number of returns that policy `k` would have had. [`Self::halve`] halves the number.
     pub(super) fn returns(&self, k: usize) -> u32 {
         self.shadows[k].returns
     }
 
-    /// Number of references that are a hit for policy `k` and a miss for the policy in charge, or the reverse.
-    /// [`Self::halve`] halves it.
+    /// Returns the number of references that are a hit for policy `k` and a miss for the policy in charge, or the other
+    /// way round. [`Self::halve`] halves the number.
     pub(super) fn differences(&self, k: usize) -> u32 {
         self.shadows[k].differences
     }
 
-    /// Sampled pages that the policy in charge would hold.
+    /// Returns the number of sampled pages that the policy in charge would hold.
     pub(super) fn held(&self) -> u32 {
         self.shadows[self.charge].held
     }
@@ -92,7 +92,8 @@ impl Shadows {
         }
     }
 
-    /// Makes room for one more page. If the share has shrunk, it is reached within a few references.
+    /// Makes room for one more page in the shadow cache of policy `k`. At most two pages leave at each call, so a
+    /// smaller share is reached after a few references.
     fn make_room(&mut self, k: usize, share: u32) {
         let shadow = &mut self.shadows[k];
         for _ in 0..2 {
@@ -131,15 +132,15 @@ impl Shadows {
         }
     }
 
-    /// The page whose references have been unseen for longest, if for at least `arrivals` arrivals. The caller must
-    /// unmap it.
+    /// Returns the page that waits longest in `unseen`, if it has waited for at least `arrivals` arrivals. The caller
+    /// must unmap the page.
     pub(super) fn next_to_hide(&mut self, now: u32, arrivals: u32) -> Option<PageId> {
         let name = self.unseen.front(0)?;
         let since = now.wrapping_sub(self.referenced_at[name.0 as usize]);
         if since >= arrivals { self.unseen.pop_front(0) } else { None }
     }
 
-    /// Halves the counts, so that the past counts less.
+    /// Halves the counts, so that old results count less.
     pub(super) fn halve(&mut self) {
         for shadow in &mut self.shadows {
             shadow.returns /= 2;

@@ -1,5 +1,5 @@
-//! Simple: walks the far space from the last victim on and takes the first page in view (paper 1, the policy that DLM
-//! shipped with).
+//! Simple: walks the far space from the last victim on. The first page in view that it finds leaves (paper 1, the
+//! policy that DLM shipped with).
 
 use super::{Cause, Info, Leave, Policy};
 use crate::limits;
@@ -13,7 +13,8 @@ pub(super) const INFO: Info = Info {
     build: |space, _| Box::new(Simple::new(space.units)),
 };
 
-/// Memory use: a bit a unit, and a bit for each word of those. One step of the walk skips 4,096 absent units.
+/// Memory use: a bit a unit, and one more bit for each word of these bits. One step of the walk skips 4,096 absent
+/// units.
 #[derive(Debug)]
 pub(super) struct Simple {
     resident: Vec<u64>,
@@ -28,7 +29,7 @@ impl Simple {
         Self { resident: vec![0; words], occupied: vec![0; words.div_ceil(64)], hand: 0, units }
     }
 
-    /// The first page in view at or after `from`.
+    /// Returns the first page in view at or after `from`.
     fn next_resident(&self, from: u32) -> Option<u32> {
         if from >= self.units {
             return None;
@@ -85,7 +86,7 @@ impl Policy for Simple {
                 None => (from, wrapped) = (0, true),
             }
         }
-        // The next search does not walk again through a long range of refused pages.
+        // The next search starts behind the refused pages, so it does not examine them again.
         self.hand = from;
         None
     }

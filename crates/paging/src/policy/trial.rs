@@ -1,4 +1,5 @@
-//! A cache of fixed size around a policy, for the tests of policies. Every reference is visible unless set otherwise.
+//! A cache of fixed size around a policy, for the tests of policies. The policy sees every reference if `visible` is
+//! true.
 
 use super::{Cause, Leave, Policy};
 use crate::units::PageId;
@@ -60,7 +61,7 @@ impl Trial {
     }
 }
 
-/// Pseudo-random numbers, the same for the same seed (SplitMix64).
+/// Pseudo-random numbers. The same seed always draws the same numbers (SplitMix64).
 pub(super) struct Numbers(pub(super) u64);
 
 impl Numbers {
@@ -71,7 +72,7 @@ impl Numbers {
         ((mixed ^ mixed >> 31) % u64::from(bound)) as u32
     }
 
-    /// A reference string that distinguishes policies: a hot set, loops longer than memory, and noise.
+    /// Draws a reference string that distinguishes policies: a hot set, loops longer than memory, and noise.
     pub(super) fn references(&mut self, count: usize, pages: u32) -> Vec<u32> {
         let mut out = Vec::with_capacity(count);
         while out.len() < count {

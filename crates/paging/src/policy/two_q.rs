@@ -1,5 +1,5 @@
-//! 2Q, full version: a new page is on trial in a queue. A page that comes back while the queue still remembers it joins
-//! the pages kept by LRU (Johnson & Shasha, VLDB'94, section 3.2).
+//! 2Q, full version: a new page is on trial in a queue. A page that comes back while it is remembered joins the pages
+//! kept by LRU (Johnson & Shasha, VLDB'94, section 3.2).
 
 use super::list::{Capacity, Lists};
 use super::{Cause, Info, Leave, Param, Policy};
@@ -43,8 +43,8 @@ impl Policy for TwoQ {
         self.capacity.came();
         let list = if self.lists.of(page) == Some(OUT) { MAIN } else { IN };
         self.lists.move_back(list, page);
-        // The queue of remembered pages is trimmed only now. The arriving page left it before its victim entered, so
-        // trimming earlier could drop one page too many.
+        // The list of remembered pages is trimmed only after the arrival. Before it, the arriving page may still be in
+        // the list while its victim has entered. So trimming earlier could drop one page too many.
         while self.lists.len(OUT) > self.capacity.percent(self.out_percent) {
             self.lists.pop_front(OUT);
         }
@@ -84,15 +84,17 @@ mod tests {
     fn a_page_that_comes_back_while_remembered_outlives_a_scan() {
         let mut trial = Trial::new(Box::new(TwoQ::new(64, 25, 50)), 4);
         assert_eq!(trial.victims(&[0, 1, 2, 3, 4, 5]), [0, 1]);
-        // 0 is remembered and joins the kept pages. A scan passes through the queue beside it.
+        // Page 0 is remembered and joins the kept pages. A scan passes through the queue and leaves the kept pages in
+        // place.
         assert_eq!(trial.victims(&[0, 6, 7, 8, 9]), [2, 3, 4, 5, 6]);
-        // A visible hit in the queue does not prolong a trial.
+        // A visible hit on a page in the queue does not prolong its trial.
         assert_eq!(trial.victims(&[7, 10]), [7]);
         assert!(trial.holds(0));
-        // Only two are remembered: 7 is, 4 is not.
+        // Only two pages are remembered: page 7 is one of them, page 4 is not.
         assert_eq!(trial.victims(&[4, 7]), [8, 9]);
         assert_eq!(trial.victims(&[11, 12, 13]), [10, 4, 11]);
-        // 4 is remembered now. It leaves one page in the queue, so the oldest of the kept pages leaves next.
+        // Page 4 is remembered now, so it joins the kept pages. One page is left in the queue, so the oldest kept page
+        // leaves next.
         assert_eq!(trial.victims(&[4, 14]), [12, 0]);
     }
 }

@@ -1,5 +1,5 @@
-//! W-TinyLFU: a new page waits in a small LRU window. It enters the main memory, a segmented LRU, only if it was
-//! recently seen more often than the page that it would replace (Einziger, Friedman & Manes, ACM ToS 2017, section 4).
+//! W-TinyLFU: a new page waits in a small LRU window. To enter the main memory, a segmented LRU, it must have been seen
+//! more often than the page that it would replace (Einziger, Friedman & Manes, ACM ToS 2017, section 4).
 
 use super::list::{Capacity, Lists};
 use super::sketch::Sketch;
@@ -16,15 +16,15 @@ pub(super) const INFO: Info = Info {
 };
 
 const WINDOW: usize = 0;
-/// Main pages not seen since they entered, or not recently.
+/// Index of the main pages that were not seen since they entered, or not recently.
 const PROBATION: usize = 1;
-/// Main pages seen again.
+/// Index of the main pages that were seen again.
 const PROTECTED: usize = 2;
 
-/// Largest part of the main memory that may be protected, in percent.
+/// Largest part of the main memory for protected pages, in percent.
 const PROTECTED_PERCENT: u32 = 80;
 
-/// Most pages that each of up to four searches examines.
+/// Most pages that one search examines. Up to four searches are made for one victim.
 const SCAN_MAX: usize = limits::VICTIM_SCAN_MAX / 4;
 
 /// Memory use: two links a unit and the sketch, 8 to 16 bytes a page in view.
@@ -91,8 +91,8 @@ impl Policy for WTinyLfu {
     fn removed(&mut self, page: PageId, why: Leave) {
         self.capacity.left();
         let list = self.lists.remove(page);
-        // The main page was replaced because the oldest page of the window was seen more often. That page takes its
-        // place.
+        // The main page was replaced because the oldest page of the window was seen more often. So that window page
+        // enters the main memory.
         if why == Leave::Evicted && list != Some(WINDOW) && self.lists.len(WINDOW) >= self.window_max() {
             self.enter();
         }
@@ -100,7 +100,7 @@ impl Policy for WTinyLfu {
 
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         self.capacity.asked();
-        // The window may hold more than its share while the main memory has room.
+        // While the main memory has room, the window may hold more than its share.
         while self.lists.len(WINDOW) > self.window_max() {
             self.enter();
         }
@@ -124,11 +124,12 @@ mod tests {
     #[test]
     fn a_new_page_stays_only_if_seen_more_often_than_the_one_that_leaves() {
         let mut trial = Trial::new(Box::new(WTinyLfu::new(64, 1)), 5);
-        // The window has one page: 4. Main: 0 1 2 3, each seen once. A scan passes through the window.
+        // The window holds page 4. The main memory holds 0 1 2 3, each seen once. A scan passes through the window.
         assert_eq!(trial.victims(&[0, 1, 2, 3, 4, 5, 6, 7]), [4, 5, 6]);
-        // 7 is seen again in the window. It replaces 0, the oldest on probation.
+        // Page 7 is seen again in the window. It replaces 0, the oldest page on probation.
         assert_eq!(trial.victims(&[7, 8]), [0]);
-        // A hit protects 1, so 2 is compared next. 8 loses against it, 9 wins.
+        // A hit protects page 1, so the next pages are compared with page 2. Page 8 loses against page 2, and page 9
+        // wins.
         assert_eq!(trial.victims(&[1, 9, 9, 10, 11]), [8, 2, 10]);
         assert!([1, 3, 7, 9, 11].iter().all(|&page| trial.holds(page)));
     }

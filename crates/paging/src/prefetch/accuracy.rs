@@ -1,18 +1,18 @@
-//! The accuracy filter, which every prefetcher's proposals pass. With it, a useless prefetcher causes no transfer.
+//! The accuracy filter. It sits between a prefetcher and the pager. With it, a useless prefetcher causes no transfer.
 //!
-//! A prefetcher is always asked. While its proposals are right too seldom, or not yet known to be right, none is
-//! fetched. The filter measures how often they are right, in one of four ways:
+//! The prefetcher is asked at every access. While too few of its proposals are right, or nothing is known yet, none is
+//! fetched. The filter measures the share of right proposals in one of four ways:
 //!
-//! - *Closed*: nothing is fetched, so every access to an absent page is seen. All remote units proposed become ghosts.
-//! - *Open, first uses visible* (pages wait in frames): all remote units proposed become ghosts here, too, because the
-//!   first use of a fetched page is seen.
-//! - *Open, first uses not visible* (pages come straight into view): it is not seen whether a fetched page is used. So
-//!   one proposal in [`PROBE_EVERY`] is not fetched but kept as a probe: a ghost whose access is seen, and which stands
-//!   for all.
-//! - *Open, and the prefetcher accounts for itself* (a stream knows where its next fault must come): the filter uses
-//!   the prefetcher's own count.
+//! - *Closed*: nothing is fetched, so every access to an absent page is seen. All proposed remote units become ghosts.
+//! - *Open, first uses visible* (fetched pages wait in frames): all proposed remote units become ghosts, too, because
+//!   the first use of a fetched page is seen.
+//! - *Open, first uses not visible* (fetched pages come straight into view): the use of a fetched page is not seen. So
+//!   one proposal in [`PROBE_EVERY`] is not fetched, but kept as a probe. A probe is a ghost whose access is seen. It
+//!   stands for all proposals.
+//! - *Open, and the prefetcher accounts for itself* (a stream knows where its next fault must be): the filter uses the
+//!   prefetcher's own count.
 //!
-//! Only proposals that would cost a transfer count. A proposal of a unit in memory costs nothing, right or wrong.
+//! Only proposals that would cost a transfer count. The proposal of a unit that is in memory costs nothing.
 
 use core::fmt::Write;
 
@@ -26,13 +26,14 @@ const OPENS: u32 = ONE / 100 * 60;
 const CLOSES: u32 = ONE / 100 * 40;
 /// A share of 100 %.
 const ONE: u32 = 1 << 16;
-/// Out of this number of proposals, one is kept as a probe.
+/// One in this number of proposals is kept as a probe.
 const PROBE_EVERY: u32 = 32;
-/// Weight of a verdict: it moves the estimate by 1 / 2^`VERDICT_SHIFT` of the difference.
+/// Weight of a verdict: each verdict moves the estimate by 1 / 2^`VERDICT_SHIFT` of the distance to 0 or to [`ONE`].
 const VERDICT_SHIFT: u32 = 5;
-/// Like [`VERDICT_SHIFT`], but for a probe, which stands for many units.
+/// As [`VERDICT_SHIFT`], but for a probe. A probe stands for many units, so it weighs more.
 const PROBE_SHIFT: u32 = 3;
-/// Like [`VERDICT_SHIFT`], but for a page of a self-accounting prefetcher, which comes with its whole window.
+/// As [`VERDICT_SHIFT`], but for one page of a self-accounting prefetcher. Such a prefetcher reports a whole window of
+/// pages at once, so one page weighs less.
 const ACCOUNT_SHIFT: u32 = 7;
 
 /// The parameter of every filtered prefetcher that turns the filter off.
@@ -73,7 +74,7 @@ impl Prefetcher for Filtered {
     }
 }
 
-/// How proposals are judged at present.
+/// How proposals are judged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
     /// Nothing is fetched.
@@ -86,7 +87,7 @@ enum Mode {
     Accounted,
 }
 
-/// Measures one prefetcher, and lets its proposals through or not.
+/// Measures one prefetcher, and decides whether its proposals are fetched.
 pub(super) struct Judge {
     ghosts: Ghosts,
     mode: Mode,
@@ -114,14 +115,15 @@ impl Judge {
         self.open
     }
 
-    /// Number of units found to be right since the last call. Half of it stays counted for the next call.
+    /// Returns the number of units found to be right. Half of the number stays counted for the next call.
     pub(super) fn take_rights(&mut self) -> u32 {
         let rights = self.rights;
         self.rights /= 2;
         rights
     }
 
-    /// Records an access before the prefetcher is asked. `pushing` says that its present proposals are to be fetched.
+    /// Records an access before the prefetcher is asked. `pushing` says that the prefetcher's proposals are to be
+    /// fetched.
     pub(super) fn watch(&mut self, touch: Touch, pushing: bool, accounts: bool) {
         let mode = match (pushing, accounts, touch.told) {
             (false, ..) => Mode::Shadow,
@@ -131,8 +133,8 @@ impl Judge {
         };
         self.touches = self.touches.wrapping_add(1);
         if mode != self.mode {
-            // The waiting ghosts were proposed in the other mode: fetched then and not now, or the reverse. Verdicts on
-            // them would mislead.
+            // The waiting ghosts were proposed in the old mode. In one of the two modes proposals are fetched, and in
+            // the other not, or they are measured in another way. So verdicts on the old ghosts would mislead.
             self.ghosts.clear();
             self.mode = mode;
         }
@@ -144,7 +146,7 @@ impl Judge {
         }
     }
 
-    /// Passes proposals on as the mode allows, and records ghosts to judge them by.
+    /// Passes proposals on as the mode allows. Records ghosts that measure the proposals.
     pub(super) fn pass(&mut self, touch: Touch, offered: &Proposals, away: &dyn Fn(u32) -> bool, to: &mut Proposals) {
         if self.mode != Mode::Shadow {
             to.confirm(offered.confirmed());
@@ -172,7 +174,7 @@ impl Judge {
         }
     }
 
-    /// Passes a range on, except for the probes in it.
+    /// Passes a range of proposals on, except for the probes in the range.
     fn probe(
         &mut self,
         touch: Touch,
@@ -194,7 +196,7 @@ impl Judge {
                 self.since_probe = 0;
                 self.remember(unit, true);
             }
-            // A unit that is a probe stays a probe when it is proposed again.
+            // A unit that is already a probe stays a probe if it is proposed again.
             to.push(from, unit - from);
             from = unit.saturating_add(touch.span.max(1));
         }
@@ -207,7 +209,7 @@ impl Judge {
         }
     }
 
-    /// Counts pages whose result is known.
+    /// Counts pages that the prefetcher itself found to be right or wrong.
     fn count(&mut self, pages: u32, right: bool) {
         self.rights = self.rights.saturating_add(if right { pages } else { 0 });
         for _ in 0..pages.min(limits::PREFETCH_UNITS_MAX) {
@@ -234,7 +236,8 @@ impl Judge {
     }
 }
 
-/// The pages of a range, by their first units.
+/// Returns the first unit of each page of a range. Subtracts the number of pages from `pages_left`, and never exceeds
+/// it.
 fn units(first: u32, count: u32, span: u32, pages_left: &mut u32) -> impl Iterator<Item = u32> {
     let end = first.saturating_add(count);
     let pages = count.div_ceil(span.max(1)).min(*pages_left);
@@ -246,7 +249,7 @@ fn units(first: u32, count: u32, span: u32, pages_left: &mut u32) -> impl Iterat
 mod tests {
     use super::*;
 
-    /// Proposes the next unit, or one far away.
+    /// A prefetcher that proposes the next unit, or a unit far away.
     struct Next {
         right: bool,
     }

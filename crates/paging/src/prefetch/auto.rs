@@ -1,5 +1,5 @@
-//! Auto: runs streams, successors and blocks side by side. All propose and are measured all the time. The best one's
-//! proposals are fetched as long as most of them are right.
+//! Auto: runs the prefetchers streams, markov and cluster side by side. All three propose at every access, and all are
+//! measured. Only the proposals of the best prefetcher are fetched, and only while most of them are right.
 
 use core::fmt::Write;
 
@@ -39,7 +39,7 @@ pub(super) struct Auto {
     chosen: Option<usize>,
     changes: u32,
     touches: u32,
-    /// Number of recent accesses, counted over the same time as the candidates' right proposals.
+    /// Number of accesses. It is halved at each choice, as the candidates' counts of right proposals are.
     seen: u32,
     offered: Proposals,
 }
@@ -61,9 +61,10 @@ impl Auto {
         }
     }
 
-    /// Chooses a candidate among those that are mostly right: the first that predicts about half of the visible
-    /// accesses, else the one that predicts the most. The present one stays unless another is better by a quarter. If
-    /// first uses are not visible, the others get no credit for pages that the present one fetches rightly.
+    /// Chooses among the candidates that are mostly right. The first candidate that predicts about half of the visible
+    /// accesses wins. If there is none, the candidate that predicts the most wins. The present candidate stays if no
+    /// other is better by a quarter. Without visible first uses, the other candidates get no credit for pages that the
+    /// present candidate fetches rightly.
     fn choose(&mut self) {
         if let Some(chosen) = self.chosen
             && !self.candidates[chosen].judge.is_open()

@@ -14,7 +14,7 @@ pub(super) const INFO: Info = Info {
     build: |_, values| accuracy::filtered(Box::new(Cluster::new(values.get("pages") as u32)), values),
 };
 
-/// State: none.
+/// This prefetcher has no state.
 pub(super) struct Cluster {
     pages: u32,
 }
@@ -33,7 +33,7 @@ impl Prefetcher for Cluster {
         };
         let first = touch.unit - touch.unit % block;
         let (end, behind) = (first.saturating_add(block), touch.unit.saturating_add(span));
-        // The units behind the page come first, because they can join its fetch.
+        // The units behind the page are proposed first, because they can be fetched in one request with the page.
         let count = end.saturating_sub(behind).min(touch.window_max);
         proposals.push(behind, count);
         let before = (touch.unit - first).min(touch.window_max - count);

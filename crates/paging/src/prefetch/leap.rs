@@ -1,6 +1,6 @@
-//! Leap: the majority trend of the recent deltas, found by the Boyer-Moore vote over a window that doubles until there
-//! is one. The number of pages fetched follows the number used (Maruf and Chowdhury, "Effectively Prefetching Remote
-//! Memory with Leap", USENIX ATC 2020, algorithms 1 and 2).
+//! Leap: the majority trend of the recent deltas, found by the Boyer-Moore vote. The vote starts with a small window
+//! and doubles the window until it finds a majority. The number of pages fetched follows the number of pages used
+//! (Maruf and Chowdhury, "Effectively Prefetching Remote Memory with Leap", USENIX ATC 2020, algorithms 1 and 2).
 
 use super::accuracy::{self, FILTER};
 use super::{Info, Param, Prefetcher, Proposals, Touch};
@@ -23,9 +23,9 @@ pub(super) struct Leap {
     deltas: [i64; HISTORY],
     count: usize,
     last: Option<u32>,
-    /// The latest trend, in units; 0 before there was one.
+    /// The latest trend, in units; 0 before the first trend was found.
     trend: i64,
-    /// Number of pages proposed last.
+    /// Number of pages in the latest proposal.
     window: u32,
     hits: u32,
     window_max: u32,
@@ -36,8 +36,8 @@ impl Leap {
         Self { deltas: [0; HISTORY], count: 0, last: None, trend: 0, window: 0, hits: 0, window_max }
     }
 
-    /// Notes an access. Returns whether it continues the trend. Where pages come straight into view, the next access
-    /// that is seen is the one behind the fetched pages. It counts as one step of the trend, and all pages in between
+    /// Notes an access. Returns whether the access continues the trend. If fetched pages come straight into view, the
+    /// next access that is seen is behind them. This access counts as one step of the trend, and the pages in between
     /// count as used.
     fn note(&mut self, unit: u32, staged: bool, proposals: &mut Proposals) -> bool {
         let Some(last) = self.last.replace(unit) else {
@@ -57,7 +57,7 @@ impl Leap {
         follows
     }
 
-    /// The delta shared by more than half of the latest ones (algorithm 1).
+    /// Returns the delta of more than half of the latest accesses (algorithm 1).
     fn find_trend(&self) -> Option<i64> {
         let known = self.count.min(HISTORY);
         let recent = |window: usize| (0..window).map(|back| self.deltas[(self.count - 1 - back) % HISTORY]);
@@ -81,7 +81,7 @@ impl Leap {
         }
     }
 
-    /// The number of pages to fetch (algorithm 2).
+    /// Returns the number of pages to fetch (algorithm 2).
     fn choose_window(&mut self, follows: bool) -> u32 {
         let mut window = match self.hits {
             0 => u32::from(follows),
@@ -101,7 +101,7 @@ impl Prefetcher for Leap {
         if touch.staged {
             return;
         }
-        // Without a trend, uses the latest one.
+        // If there is no new trend, the latest trend stays valid.
         if let Some(trend) = self.find_trend() {
             self.trend = trend;
         }

@@ -1,12 +1,11 @@
 //! Markov: for each page, the page that was accessed after it the last time (paper 1's swap-in history, used for
-//! prefetching; Joseph and Grunwald, "Prefetching using Markov Predictors", ISCA 1997). The chain of successors is
-//! followed while their confidence is high enough.
+//! prefetching; Joseph and Grunwald, "Prefetching using Markov Predictors", ISCA 1997). The prefetcher proposes the
+//! chain of successors, as long as each link has some confidence.
 
 use super::accuracy::{self, FILTER};
 use super::{Info, Param, Prefetcher, Proposals, Touch};
 
-/// Bits of the successor, plus one, at the low end of the word. The two bits above count how often it was right
-/// recently.
+/// Number of low bits of a word that hold the successor's unit plus one. The two bits above them hold the confidence.
 const UNIT_BITS: u32 = 30;
 /// Largest confidence, which counts how often a successor was right recently.
 const CONFIDENCE_MAX: u32 = 3;
@@ -45,7 +44,8 @@ impl Markov {
         }
     }
 
-    /// Learns that `unit` came after `last`, where nothing or something else was predicted.
+    /// Learns that `unit` followed `last`, although nothing or another unit was predicted. First lowers the confidence
+    /// in the old successor. At confidence 0, replaces the old successor.
     fn learn(&mut self, last: u32, unit: u32) {
         let entry = &mut self.next[last as usize];
         match *entry >> UNIT_BITS {
@@ -54,8 +54,8 @@ impl Markov {
         }
     }
 
-    /// Searches for an accessed unit along the chain from the previous one: accesses to pages fetched straight into
-    /// view are not seen.
+    /// Searches for an accessed unit along the chain that starts at the previous access. The units in between may have
+    /// been fetched straight into view, so that accesses to them were not seen.
     fn follow(&mut self, last: u32, unit: u32, proposals: &mut Proposals) {
         let mut at = last;
         for step in 0..=self.depth {

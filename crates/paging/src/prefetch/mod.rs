@@ -1,5 +1,5 @@
-//! Prefetchers: which units are likely to be accessed soon. Each prefetcher has a file. `accuracy` is the filter
-//! before them.
+//! Prefetchers: they predict which units are accessed soon. Each prefetcher has a file. `accuracy` filters the
+//! proposals of each prefetcher.
 
 mod accuracy;
 mod auto;
@@ -25,14 +25,13 @@ pub type Info = spec::Info<dyn Prefetcher>;
 pub struct Touch {
     /// First unit of the accessed page.
     pub unit: u32,
-    /// Units of that page.
+    /// Units of the accessed page.
     pub span: u32,
-    /// Most units to have ahead of the program.
+    /// Largest number of units to fetch ahead of the program.
     pub window_max: u32,
-    /// Whether the page had been prefetched and waited in a frame, so that this is its first use. Otherwise it was
-    /// absent.
+    /// Whether this access is the first use of a prefetched page that waited in a frame. If false, the page was absent.
     pub staged: bool,
-    /// Whether the first use of a prefetched page is seen. Otherwise prefetched pages come straight into view, and no
+    /// Whether the first use of a prefetched page is seen. If false, prefetched pages come straight into view, and no
     /// access to them is seen.
     pub told: bool,
 }
@@ -48,7 +47,7 @@ pub struct Proposals {
 }
 
 impl Proposals {
-    /// Proposes `count` units from `first` on. A range that does not fit is dropped.
+    /// Proposes `count` units from `first` on. If the list of ranges is full, drops the range.
     pub fn push(&mut self, first: u32, count: u32) {
         if count > 0 && self.count < limits::PROPOSALS_MAX {
             self.ranges[self.count] = (first, count);
@@ -56,7 +55,7 @@ impl Proposals {
         }
     }
 
-    /// Reports that this access shows `units` earlier proposed units to have been used.
+    /// Reports that this access shows the use of `units` earlier proposed units.
     pub fn confirm(&mut self, units: u32) {
         self.confirmed = self.confirmed.saturating_add(units);
     }
@@ -66,19 +65,19 @@ impl Proposals {
         self.missed = self.missed.saturating_add(units);
     }
 
-    /// The proposals, as first unit and count.
+    /// Returns the proposed ranges, each as first unit and count.
     #[must_use]
     pub fn as_slice(&self) -> &[(u32, u32)] {
         &self.ranges[..self.count]
     }
 
-    /// Units that this access shows to have been proposed rightly.
+    /// Returns the number of units that this access shows to have been proposed rightly.
     #[must_use]
     pub fn confirmed(&self) -> u32 {
         self.confirmed
     }
 
-    /// Units that this access shows to have been proposed wrongly.
+    /// Returns the number of units that this access shows to have been proposed wrongly.
     #[must_use]
     pub fn missed(&self) -> u32 {
         self.missed
@@ -89,18 +88,18 @@ impl Proposals {
     }
 }
 
-/// A prefetcher. It only proposes: the pager skips what is in memory, in flight or never written, and what has no room.
-/// No call allocates.
+/// A prefetcher. It only proposes units. The pager skips units in memory, in flight or never written, and units that
+/// have no room. No call allocates.
 pub trait Prefetcher: Send {
-    /// Handles an access to a page that was absent or waited in a frame. `away` says whether only the server has a
-    /// unit, so that proposing it would cost a transfer.
+    /// Answers an access to a page that was absent or waited in a frame. `away` returns true if only the server has a
+    /// unit, so that fetching the unit would cost a transfer.
     fn touched(&mut self, touch: Touch, away: &dyn Fn(u32) -> bool, proposals: &mut Proposals);
-    /// Whether the prefetcher accounts for itself: its calls of `confirm` and `miss` sooner or later cover most of its
-    /// proposals.
+    /// Whether the prefetcher accounts for itself. If so, its calls of `confirm` and `miss` sooner or later cover most
+    /// of its proposals.
     fn accounts(&self) -> bool {
         false
     }
-    /// Writes what a report should say about the prefetcher's own choices, if it makes any.
+    /// Writes what a report should say about the prefetcher's own choices. A prefetcher without choices writes nothing.
     fn describe(&self, _out: &mut dyn core::fmt::Write) -> core::fmt::Result {
         Ok(())
     }

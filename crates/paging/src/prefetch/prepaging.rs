@@ -14,7 +14,7 @@ pub(super) const INFO: Info = Info {
     build: |_, values| accuracy::filtered(Box::new(Prepaging { pages: values.get("pages") as u32 }), values),
 };
 
-/// State: none.
+/// This prefetcher has no state.
 struct Prepaging {
     pages: u32,
 }

@@ -1,5 +1,5 @@
-//! Sequential read-ahead: each fault that continues a stream doubles the read-ahead. A stream remembers one page. There
-//! are several streams, and the least recently used one is replaced.
+//! Sequential read-ahead: each fault that continues a stream doubles the stream's read-ahead. There are several
+//! streams. A new stream replaces the least recently used stream.
 
 use super::{Info, Prefetcher, Proposals, Touch};
 
@@ -22,13 +22,13 @@ pub(super) struct Sequential {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
-    /// The last access of this stream.
+    /// The unit of the stream's last access.
     last: u32,
     /// The first unit not yet requested.
     next: u32,
-    /// Units to have ahead; 0 until the stream is confirmed.
+    /// Number of units to request ahead; 0 until the stream is confirmed.
     window: u32,
-    /// Units of the page that the last access brought.
+    /// Units of the page of the last access.
     span: u32,
     used: u64,
 }
@@ -45,7 +45,7 @@ impl Prefetcher for Sequential {
             }
             return;
         };
-        // An access at the very end shows that the read-ahead was used up. One inside it shows that it is being used.
+        // An access right behind the requested pages shows that the program used all of them. So the window doubles.
         if touch.unit == stream.next {
             stream.window =
                 stream.window.saturating_mul(2).max(touch.span.saturating_mul(2)).min(touch.window_max.max(touch.span));
@@ -53,7 +53,7 @@ impl Prefetcher for Sequential {
             proposals.confirm(touch.unit.saturating_sub(passed));
         }
         let target = end.saturating_add(stream.window);
-        // A fault inside the window shows that the pages from here on did not come, so they are requested again.
+        // A fault inside the window shows that the pages from the fault on did not come. So they are requested again.
         let from = if touch.staged { stream.next.max(end) } else { end };
         proposals.push(from, target.saturating_sub(from));
         *stream = Stream {

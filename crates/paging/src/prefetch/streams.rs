@@ -1,9 +1,10 @@
-//! Streams: several strides at once, in both directions and interleaved in any order, as in stream buffers with stride
-//! detection (Palacharla and Kessler, ISCA 1994) and the kernel's read-ahead. An access that continues a stream fetches
-//! ahead of it, the more the longer the stream is. Other accesses are searched for three at equal distances.
+//! Streams: follows several strides at once, in both directions and interleaved in any order. The method combines
+//! stream buffers with stride detection (Palacharla and Kessler, ISCA 1994) and the kernel's read-ahead. An access that
+//! continues a stream fetches pages ahead of the stream. The longer the stream, the more pages. If an access continues
+//! no stream, the prefetcher searches for three accesses at equal distances that end with this access.
 //!
-//! A stream that starts again near its old start is taken for the next round of the same loop. It gets its window at
-//! once, and goes no further than the last round did.
+//! A stream that starts again near its old start is treated as the next round of the same loop. The stream gets its
+//! full window at once, and goes no further than in its last round.
 
 use core::cmp::Ordering;
 
@@ -12,15 +13,16 @@ use super::{Info, Prefetcher, Proposals, Touch};
 use crate::limits;
 
 const STREAMS: usize = 32;
-/// Accesses that are kept to find strides.
+/// Number of latest accesses that are kept to find strides.
 const HISTORY: usize = 32;
 const BUCKETS: usize = 256;
-/// Steps beyond the requested pages that a stream may skip without an access: those pages were in memory anyway.
+/// Number of steps beyond the requested pages that a stream may skip without an access. The skipped pages were already
+/// in memory.
 const SLACK: i64 = 4;
-/// Most steps that a stream of adjacent pages may skip. This slack grows with the window, because other streams may
-/// have fetched its pages.
+/// Most steps that a stream of adjacent pages may skip. The number of steps grows with the window, because other
+/// streams may have fetched the pages.
 const OVERTAKEN_MAX: i64 = 64;
-/// Fewest steps of a round that is remembered.
+/// Least length of a round that is remembered, in steps.
 const ROUND_MIN: i64 = 8;
 
 pub(super) const INFO: Info = Info {
@@ -31,17 +33,17 @@ pub(super) const INFO: Info = Info {
     build: |_, values| accuracy::filtered(Box::new(Streams::new()), values),
 };
 
-/// One stream. Distances are in units along its direction, counted from `last`.
+/// One stream. Distances are in units along the stream's direction, and start at `last`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
     /// Unit of the last access.
     last: i64,
     start: i64,
-    /// Units from one access to the next, with its sign; 0 for no stream.
+    /// Units from one access to the next. Negative for a descending stream; 0 for no stream.
     stride: i64,
-    /// Distance at which the next fault of the stream is expected, behind all requested units: at least one stride.
+    /// Distance of the stream's next expected fault, behind all requested units. It is at least one stride.
     far: i64,
-    /// Steps to have ahead; 0 until the stream is confirmed.
+    /// Number of steps to request ahead; 0 until the stream is confirmed.
     window: i64,
     /// Length of the stream's last round, in units; `None` in its first round.
     round: Option<i64>,
@@ -78,10 +80,11 @@ impl Stream {
         self.stride.abs()
     }
 
-    /// The distance of a unit along the stream, if an access to it continues the stream.
+    /// Returns the distance of a unit along the stream. Returns `None` if an access to the unit does not continue the
+    /// stream.
     fn reaches(&self, unit: i64) -> Option<i64> {
         let distance = (unit - self.last) * self.stride.signum();
-        // Another stream may have fetched pages of this one, up to a window ahead.
+        // Another stream may have fetched pages of this stream, up to a window ahead.
         let slack = match (self.window, self.dense) {
             (0, _) => 0,
             (window, true) => (2 * window).clamp(SLACK, OVERTAKEN_MAX),
@@ -91,15 +94,16 @@ impl Stream {
         (within && (self.dense || distance % self.step() == 0)).then_some(distance)
     }
 
-    /// Number of units requested ahead, up to a distance.
+    /// Returns the number of units that the stream requested ahead, up to a distance.
     fn asked(&self, distance: i64, span: i64) -> u32 {
         let ahead = distance.min(self.far) - self.step();
         let units = if self.dense { ahead } else { ahead / self.step().max(1) * span };
         units.clamp(0, i64::from(u32::MAX)) as u32
     }
 
-    /// The number of pages that an access at a distance shows to have been right: the pages up to `far` if it is there,
-    /// or those up to a page whose first use is seen. An access anywhere else shows nothing.
+    /// Returns the number of pages that an access at a distance shows to have been right. An access at `far` shows it
+    /// for all requested pages. The first use of a waiting page shows it for the pages up to that page. Any other
+    /// access shows nothing.
     fn shown(&self, distance: i64, touch: Touch) -> u32 {
         let span = i64::from(touch.span.max(1));
         let told = touch.staged && distance <= SLACK * self.step();
@@ -110,7 +114,7 @@ impl Stream {
         }
     }
 
-    /// Advances to an access.
+    /// Moves the stream on to an access at a distance, and requests more units.
     fn advance(&mut self, distance: i64, touch: Touch, proposals: &mut Proposals) {
         let span = i64::from(touch.span.max(1));
         proposals.confirm(self.shown(distance, touch));
@@ -124,7 +128,8 @@ impl Stream {
         self.proven |= self.window > 0 && gap <= 0;
         match gap.cmp(&0) {
             Ordering::Less if touch.staged => self.far = (-gap).max(step),
-            // The requested pages did not come, or were evicted, or the stream has ended. Request less from here on.
+            // The requested pages did not come, or were evicted, or the stream has ended. So the stream requests less
+            // from now on.
             Ordering::Less => {
                 let part = if distance > old_step { 4 } else { 2 };
                 (self.far, self.window) = (step, (self.window / part).max(2));
@@ -134,8 +139,8 @@ impl Stream {
                 (self.far, self.window, self.strayed) = (step, (self.window * 2).max(2), false);
             }
             Ordering::Greater => {
-                // An access beyond `far` may be due to another stream. The second in a row means that the strides are
-                // longer than assumed.
+                // Another stream may cause one access beyond `far`. A second such access in a row means that the
+                // strides are longer than assumed.
                 if self.strayed {
                     proposals.miss(asked);
                     self.window = (self.window / 2).max(1);
@@ -148,21 +153,21 @@ impl Stream {
         }
         let passed_over = if self.dense && gap > 0 { gap.min(i64::from(touch.window_max) / 2) } else { 0 };
         self.ask(Touch { window_max: touch.window_max - passed_over as u32, ..touch }, proposals);
-        // The skipped pages were in memory, or will be accessed out of order.
+        // The skipped pages were in memory, or will be accessed out of order. So they are requested last.
         match self.stride > 0 {
             true => push(proposals, from.max(0), from + passed_over),
             false => push(proposals, (from + span - passed_over).max(0), from + span),
         }
     }
 
-    /// Requests what the window has room for.
+    /// Requests as many units as the window has room for.
     fn ask(&mut self, touch: Touch, proposals: &mut Proposals) {
         let (span, step) = (i64::from(touch.span.max(1)), self.step());
         let most = i64::from(touch.window_max) / span;
         let most = if self.dense { most } else { most.min(limits::PROPOSALS_MAX as i64) };
         self.window = self.window.min(most.max(1));
-        // If the program's strides are really a multiple of the assumed ones, it must not happen to access `far`. So
-        // `far` is an odd number of steps away, and the number alternates between two values.
+        // The program's real strides may be a multiple of the assumed stride. Such a program must not access `far` by
+        // accident. So `far` is an odd number of steps away, and this number alternates between two values.
         let window = if self.window >= 16 { (self.window & !1) - 2 * i64::from(self.turn % 2) } else { self.window };
         let mut target = (window + 1) * step;
         if let Some(round) = self.round {
@@ -188,14 +193,14 @@ impl Stream {
         self.far = target;
     }
 
-    /// Estimated number of requested units that are wasted if the stream ends now. If the stream was never right, all
-    /// are wasted. If it was, half are, because it ends at a random place of its last window.
+    /// Estimates how many requested units are wasted if the stream ends now. If the stream was never right, all are
+    /// wasted. Otherwise half are wasted, because a stream ends at a random place of its last window.
     fn lost(&self, span: i64) -> u32 {
         let asked = self.asked(self.far, span);
         if self.proven { asked / 2 } else { asked }
     }
 
-    /// Starts the next round at a unit.
+    /// Starts the stream's next round at a unit.
     fn restart(&mut self, unit: i64, touch: Touch, proposals: &mut Proposals) {
         let span = i64::from(touch.span.max(1));
         proposals.miss(self.lost(span));
@@ -216,7 +221,7 @@ pub(super) struct Streams {
     streams: [Stream; STREAMS],
     history: [u32; HISTORY],
     noted: usize,
-    /// How many accesses of the history fall into each bucket. Most lookups find an empty bucket.
+    /// Number of accesses of the history in each bucket. Most lookups find an empty bucket, and so need no search.
     buckets: [u8; BUCKETS],
     clock: u32,
 }
@@ -240,7 +245,8 @@ impl Streams {
         self.noted += 1;
     }
 
-    /// Number of accesses recorded after the last one to a unit; `None` if the history does not hold the unit.
+    /// Returns the number of accesses since the last access to a unit. Returns `None` if the history does not hold the
+    /// unit.
     fn age(&self, unit: i64) -> Option<usize> {
         let unit = u32::try_from(unit).ok()?;
         if self.buckets[Self::bucket(unit)] == 0 {
@@ -249,14 +255,14 @@ impl Streams {
         (0..self.noted.min(HISTORY)).find(|age| self.history[(self.noted - 1 - age) % HISTORY] == unit)
     }
 
-    /// The stream that an access continues: the nearest one that was right before, else the nearest.
+    /// Finds the stream that an access continues. Streams that were right before go first, and then the nearest stream.
     fn find(&self, unit: i64) -> Option<(usize, i64)> {
         let reached = |(index, stream): (usize, &Stream)| stream.reaches(unit).map(|distance| (index, distance));
         let streams = self.streams.iter().enumerate().filter(|(_, stream)| stream.stride != 0);
         streams.filter_map(reached).min_by_key(|&(index, distance)| (!self.streams[index].proven, distance))
     }
 
-    /// A stream of some length that started near this unit.
+    /// Finds a stream of some length that started near this unit.
     fn find_start(&self, unit: i64) -> Option<usize> {
         self.streams.iter().position(|stream| {
             let near = (unit - stream.start).abs() <= if stream.dense { stream.step() } else { 1 };
@@ -264,7 +270,7 @@ impl Streams {
         })
     }
 
-    /// An ascending stream of this page and the one before it, which was accessed recently.
+    /// Makes an ascending stream of a page and the page before it, if the page before was accessed recently.
     fn detect_dense(&self, unit: i64, span: i64) -> Option<Stream> {
         self.age(unit - span).map(|_| Stream::new(unit - span, unit, span, span, 2))
     }
@@ -283,13 +289,13 @@ impl Streams {
             }
         }
         let stride = nearest?;
-        // Overlapping pages are not a stream.
+        // A stride shorter than the page would make pages overlap, which is no stream.
         let window = if stride.abs() == span { 2 } else { 0 };
         (stride.abs() >= span).then(|| Stream::new(unit - 2 * stride, unit, stride, span, window))
     }
 
-    /// Finds a stream that explains an access better than the stream at `index`. Accidental strides must not take
-    /// accesses from streams of adjacent pages.
+    /// Finds a stream that explains an access better than the stream at `index`. This prevents that an accidental
+    /// stride gets the accesses of a stream of adjacent pages.
     fn detect_other(&self, index: usize, touch: Touch) -> Option<Stream> {
         let stream = &self.streams[index];
         let (unit, span) = (i64::from(touch.unit), i64::from(touch.span.max(1)));

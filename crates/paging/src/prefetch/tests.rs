@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::{PREFETCHERS, Prefetcher, Proposals, Space, Touch, build};
 use crate::limits;
 
-/// A prefetcher's proposals for an access to an absent page, in the mode where first uses are not seen.
+/// Returns a prefetcher's proposals for an access to an absent page, if first uses are not visible.
 pub(super) fn propose(prefetcher: &mut dyn Prefetcher, unit: u32, span: u32, window_max: u32) -> Vec<(u32, u32)> {
     let mut proposals = Proposals::default();
     prefetcher.touched(Touch { unit, span, window_max, staged: false, told: false }, &|_| true, &mut proposals);
@@ -78,7 +78,7 @@ impl Machine {
     }
 }
 
-/// Demand misses and transfers, relative to the same program without prefetching.
+/// Runs a program with and without prefetching. Returns the ratios of the demand misses and of the transfers.
 fn measure(prefetcher: &str, units: u32, room: usize, told: bool, program: &[u32]) -> (f64, f64) {
     let run = |prefetcher: &str| {
         let mut machine = Machine::new(prefetcher, units, room, told);
@@ -98,7 +98,8 @@ impl Random {
     }
 }
 
-/// Three arrays of planes. Each point reads the plane before, its own and the one after.
+/// Accesses three arrays of planes. Each point reads its place in the plane before, in its own plane and in the plane
+/// after.
 fn stencil(sweeps: u32) -> (u32, Vec<u32>) {
     let (planes, plane) = (64, 40);
     let array = planes * plane;
@@ -130,7 +131,7 @@ fn fft(rounds: u32) -> (u32, Vec<u32>) {
     (pages, program)
 }
 
-/// One ascending stream, one descending, one with stride seven, and other pages in between that are always used.
+/// Interleaves an ascending stream, a descending one, and streams with strides 7 and -3. One more page is always used.
 fn mixed() -> (u32, Vec<u32>) {
     let units = 60_000;
     let mut program = Vec::new();

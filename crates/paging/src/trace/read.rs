@@ -41,8 +41,8 @@ impl fmt::Display for TraceError {
 
 impl std::error::Error for TraceError {}
 
-/// Reads a trace: first its header, then, as an iterator, its records. The iterator ends after the last record or the
-/// first error. The trace is complete if there was no error.
+/// Reads a trace: first the header, then, as an iterator, the records. The iterator ends after the last record or after
+/// the first error. If there was no error, the trace is complete.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
     /// Reads the header.
     ///
     /// # Errors
-    /// The bytes are not a trace, or one of another version, or the header is cut or damaged.
+    /// The bytes are not a trace, the trace has another version, or the header is cut or damaged.
     pub fn new(bytes: &'a [u8]) -> Result<Self, TraceError> {
         if bytes.is_empty() {
             return Err(TraceError::Empty);
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
         &self.header
     }
 
-    /// The content of the end, once it has been read.
+    /// The content of the last chunk; `None` until that chunk is read.
     #[must_use]
     pub fn end(&self) -> Option<End> {
         self.end
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
             number |= u64::from(byte & 0x7f) << shift;
             shift += 7;
             if byte < 0x80 {
-                // A number has one form: without zeroes in front, and within 64 bits.
+                // A number has one valid form: it fits 64 bits, and its last byte is not a needless zero.
                 let len = self.at - start;
                 if len > 1 && byte == 0 || len == RECORD_MAX && byte > 1 {
                     return Err(TraceError::Damaged(start, "a number is not in its shortest form"));

@@ -6,14 +6,14 @@ use super::{Base, RECORD_MAX, Record, write_number};
 use crate::policy::{Cause, Leave, Policy};
 use crate::units::PageId;
 
-/// The receiver of recorded bytes. It is called wherever the pager runs, so it must neither wait nor allocate.
+/// The receiver of recorded bytes. The pager calls it at any time, so it must neither wait nor allocate.
 pub trait Sink: Send {
     /// Takes one whole record. If it returns false, it is never called again.
     fn push(&mut self, record: &[u8]) -> bool;
 }
 
-/// A policy whose every call is recorded. If the sink takes no more, recording ends and the policy goes on: the
-/// recording is always a prefix of the run. It uses no memory by page.
+/// Records every call of a policy. If the sink accepts no more records, recording ends and the policy goes on. So the
+/// recording is always a prefix of the run. The recorder needs no memory for each page.
 pub struct Recorder {
     policy: Box<dyn Policy>,
     hides: bool,
@@ -25,8 +25,8 @@ struct Tape {
     sink: Box<dyn Sink>,
     base: Base,
     open: bool,
-    /// Calls of `next_to_hide` without a page that have not been written yet. Most calls are of this kind, many in a
-    /// row, and are written as one record.
+    /// Number of calls of `next_to_hide` that returned no page and are not written yet. Most calls are of this kind,
+    /// and many follow each other. They are written as one record.
     idle: u32,
 }
 
@@ -104,7 +104,7 @@ impl Policy for Recorder {
         let page = self.policy.next_to_hide();
         match page {
             Some(page) => self.write(Record::Hide(page)),
-            // If the policy never asks to unmap a page, such a call cannot change anything.
+            // If the policy never asks to unmap a page, a call without a page has no effect and is not recorded.
             None if self.hides => {
                 let tape = self.tape.get_mut();
                 tape.idle += 1;

@@ -1,4 +1,4 @@
-//! The programs that run in the world. Most are drawn, with their shapes, and a few are fixed.
+//! The programs that run in the simulated world. Most programs and shapes are drawn at random, and a few are fixed.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use hanare_paging::{Action, Event, Progress, State, limits};
 use super::seeds::{for_seeds, for_seeds_from};
 use super::{Mapped, Op, Random, Reached, Shape, World};
 
-/// No byte is lost or torn, no fetch is doubled, no thread waits for ever, and the budget holds at every instant.
+/// No byte is lost or torn, no fetch is repeated, no thread waits for ever, and the budget is never exceeded.
 #[test]
 fn any_order_of_completions_keeps_every_byte() {
     for_seeds(3000, "any_order_of_completions", |seed| {
@@ -16,7 +16,7 @@ fn any_order_of_completions_keeps_every_byte() {
     });
 }
 
-/// Random programs in large worlds, with more of everything than the pager handles at a time. Each bound is reached in
+/// Runs random programs in large worlds, which exceed every bound on the work of one step. Each bound is reached with
 /// some seed.
 #[test]
 fn large_worlds_reach_the_bounds_and_keep_every_byte() {
@@ -32,7 +32,7 @@ fn large_worlds_reach_the_bounds_and_keep_every_byte() {
     }
 }
 
-/// At a fork every byte is where a child finds it, and the parent goes on unchanged.
+/// At a fork, a child finds every byte in its place, and the parent goes on unchanged.
 #[test]
 fn a_fork_finds_every_byte_at_rest() {
     for_seeds(600, "a_fork_finds", |seed| {
@@ -46,7 +46,7 @@ fn a_fork_finds_every_byte_at_rest() {
     });
 }
 
-/// Pages that came into view without a trap are taken over as written, and are evicted and kept like all others.
+/// Pages that came into view without a trap count as written. They are evicted and kept like all other pages.
 #[test]
 fn what_is_adopted_is_not_lost() {
     for_seeds(600, "what_is_adopted", |seed| {
@@ -129,7 +129,7 @@ fn a_fault_does_not_wait_for_a_write_back_while_a_clean_page_could_make_room() {
             world.complete();
         }
     }
-    // Eight dirty pages are in view. Four reads bring in clean ones, and from now on no write-back completes.
+    // Eight dirty pages are in view. Four reads bring in clean pages. From now on, no write-back completes.
     for unit in 0..4 {
         touch(&mut world, unit, false);
         while !world.pending.is_empty() {
@@ -183,8 +183,8 @@ fn untouched_and_discarded_pages_cost_no_transfer() {
     world.finish();
 }
 
-/// Guards against a discard that waited for ever: a huge page that was prefetched and not accessed is at rest, so no
-/// completion for it would ever come.
+/// Guards against a discard that waited for ever. A huge page that was prefetched and not accessed is at rest, so no
+/// completion for it ever comes.
 #[test]
 fn part_of_a_page_that_was_fetched_ahead_can_be_discarded() {
     const BLOCK: u32 = 64;
@@ -218,8 +218,8 @@ fn part_of_a_page_that_was_fetched_ahead_can_be_discarded() {
     panic!("the discard waits for a page at rest");
 }
 
-/// Guards against a panic when a program whose budget is a share of its memory freed most of the memory. All free
-/// frames were returned in one step, more than its list of actions holds.
+/// Guards against a panic. A program whose budget is a share of its memory freed most of its memory. All free frames
+/// were returned in one step, more than its list of actions holds.
 #[test]
 fn a_budget_far_below_the_free_frames_is_reached_step_by_step() {
     const UNITS: u32 = 3 * limits::ACTIONS_MAX as u32;

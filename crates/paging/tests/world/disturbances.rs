@@ -1,4 +1,4 @@
-//! Disturbances of a program: changes of the budget, ticks, transfers that hold pages.
+//! Disturbances of a program: changes of the budget, ticks, kinds of pages, and transfers that hold pages.
 
 use hanare_paging::kinds::Kind;
 use hanare_paging::{Event, PageId, State};
@@ -24,8 +24,8 @@ impl World {
         self.step(Event::Budget { units });
     }
 
-    /// Either gives a unit's page a kind, which takes effect if the page is untouched, or starts or ends the hold on a
-    /// kind.
+    /// Either sets the kind of a unit's page, or starts or ends the hold on a kind. A new kind takes effect only if the
+    /// page is untouched.
     fn set_kind(&mut self) {
         let kind = self.random.pick(&[Kind::SharedCopy, Kind::LastShared]);
         let unit = self.random.below(u64::from(self.shape.units)) as u32;
@@ -37,7 +37,7 @@ impl World {
         self.step(event);
     }
 
-    /// Chooses anew the pages that the caller keeps.
+    /// Chooses the pages that the caller keeps from now on.
     fn keep(&mut self) {
         self.kept.clear();
         for _ in 0..self.random.below(4) {
@@ -51,7 +51,7 @@ impl World {
         self.step(Event::WillNeed { first, end });
     }
 
-    /// Sends a tick. Returns whether it started anything.
+    /// Sends a tick. Returns whether the tick started any action.
     pub(super) fn ticked(&mut self) -> bool {
         self.tick();
         !self.pending.is_empty()
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// Ends a transfer. It has written to its page, which must still be in its place.
+    /// Ends a transfer. The transfer has written to its page, which must still be in place.
     pub(super) fn unpin(&mut self) {
         let Some(&first) = self.pins.iter().min() else { return };
         self.pins.remove(&first);
@@ -83,7 +83,7 @@ impl World {
         self.model.insert(first, self.fresh);
     }
 
-    /// Whether the kernel refuses to let a page leave.
+    /// Whether a transfer holds a page, so that the kernel does not let the page leave.
     pub(super) fn is_pinned(&self, page: PageId) -> bool {
         (page.0..page.0 + self.span(page)).any(|unit| self.pins.contains(&unit))
     }

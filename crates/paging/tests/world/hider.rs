@@ -1,10 +1,10 @@
-//! A policy that has pages unmapped at random.
+//! A policy that asks to unmap random pages.
 
 use hanare_paging::{PageId, policy};
 
 use super::random::Random;
 
-/// Unmaps and replaces pages at random.
+/// Unmaps and replaces random pages.
 pub(super) struct Hider {
     pub(super) pages: Vec<PageId>,
     pub(super) random: Random,

@@ -1,9 +1,9 @@
-//! The pager against a plain model: random programs, random orders of completion, failures, discards and budgets.
+//! Tests the pager against a plain model: random programs, random orders of completion, failures, discards and budgets.
 //!
-//! The world below carries out the pager's actions one at a time in a random order, over memory that is a plain map.
-//! Any delay and any order that a machine may show can occur. A program of several threads reads and writes through it.
-//! Each read is compared with a model that knows nothing of pages. A failing case prints its seed and shape;
-//! `HANARE_SEED=n` runs that seed alone. The programs and shapes are drawn in `cases.rs`.
+//! The world carries out the pager's actions one at a time in a random order, over memory that is a plain map. So any
+//! delay and any order of a real machine can occur. A program of several threads reads and writes this memory. Each
+//! read is compared with a model that knows no pages. A failing case prints its seed and shape. `HANARE_SEED=n` runs
+//! that seed alone. The programs and shapes are drawn in `cases.rs`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -68,11 +68,12 @@ struct World {
     model: HashMap<u32, u64>,
     threads: Vec<Thread>,
     discarding: HashSet<u32>,
-    /// Pages that a transfer holds, by their first unit. They cannot leave, and the transfer still writes to them.
+    /// Pages that a transfer holds, by their first unit. The pages cannot leave, and the transfer still writes to them.
     pins: HashSet<u32>,
     /// Units whose pages the caller keeps for now.
     kept: HashSet<u32>,
-    /// Most units of local memory allowed: the budget. While more units are in use, the bound falls with them.
+    /// Most units of local memory allowed. This is the budget. While more units are in use, the bound falls with their
+    /// number.
     most: usize,
     reached: Reached,
     steps: u64,
@@ -152,7 +153,7 @@ impl World {
         progress
     }
 
-    /// Queues an action. Checks the conditions that must hold already when the action is issued.
+    /// Queues an action. Checks the conditions that must hold when the action is issued.
     fn start(&mut self, action: Action) {
         let mut seen = None;
         match action {
@@ -209,7 +210,7 @@ impl World {
         self.most = counted;
     }
 
-    /// Compares the pager's count of units that need a place with a count of its pages.
+    /// Compares the pager's count of units that need a place on a server with a count over all units.
     fn check_touched(&self) {
         let is_touched = |unit: u32| self.pager.state_of(unit) != State::Untouched;
         let block = self.shape.block_units;
@@ -227,7 +228,7 @@ impl World {
         }
     }
 
-    /// A kept page leaves only because it is discarded, or comes to rest outside.
+    /// Checks that a kept page leaves only when it is discarded or is brought to rest.
     fn check_kept(&self, event: Event) {
         let may_leave = matches!(event, Event::Discard { .. } | Event::Settle { .. });
         for action in self.actions.as_slice() {
@@ -265,14 +266,14 @@ impl World {
         }
     }
 
-    /// Completes all pending actions, brings the pager to rest as a fork does, and checks what a child would find: each
-    /// unit's bytes are in view or on the server, or there are none.
+    /// Completes all pending actions, brings the pager to rest as a fork does, and checks what a child would find. Each
+    /// unit's bytes must be in view or on the server, unless it has none.
     fn fork(&mut self, leave: bool) {
         self.come_to_rest();
         let mut next = 0;
         for _ in 0..200_000 {
             if next >= self.shape.units {
-                // Pages that could not be taken out are back in view.
+                // Some pages could not be taken out and are back in view.
                 let is_back = leave && self.pager.next_in_view(0, self.shape.units).is_some();
                 if !is_back && self.pager.is_settled() {
                     break;
@@ -308,7 +309,7 @@ impl World {
         assert_eq!(units, self.view.len(), "what is in view");
     }
 
-    /// Completes all pending actions. Then no thread may still wait, and every word must read as the model predicts.
+    /// Completes all pending actions. Afterwards no thread may wait, and every word must read as the model predicts.
     fn finish(&mut self) {
         self.come_to_rest();
         for unit in 0..self.shape.units {

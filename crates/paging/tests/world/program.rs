@@ -53,9 +53,9 @@ impl World {
         self.threads[index] = Thread::Doing(op);
     }
 
-    /// Picks a range that no thread uses at the moment. A program that discards memory in use has a race of its own.
+    /// Picks a range that no thread uses at the moment. A program that discards memory in use would itself be wrong.
     fn choose_discard(&mut self, index: usize) {
-        // In large worlds, some discards are longer than one step handles.
+        // In large worlds, some discards are longer than one step allows.
         let longest = if self.random.chance(100) { self.shape.units / 4 } else { 2 * self.shape.block_units + 2 };
         let first = self.random.below(u64::from(self.shape.units)) as u32;
         let end = (first + 1 + self.random.below(u64::from(longest)) as u32).min(self.shape.units);
@@ -70,7 +70,7 @@ impl World {
             return;
         }
         self.discarding.extend(first..end);
-        // The transfer continues into memory without an owner.
+        // The transfer into a discarded page continues, but into memory without an owner.
         self.pins.retain(|unit| !(first..end).contains(unit));
         self.threads[index] = Thread::Discarding { next: first, end, first };
     }
@@ -85,7 +85,7 @@ impl World {
             self.threads[index] = Thread::Discarding { next, end, first };
             return;
         }
-        // The call returns to its program only when its actions have been carried out.
+        // The call returns to its program only after its actions were carried out.
         if (first..end).any(|unit| {
             let there = self.view.contains_key(&unit) || self.hidden.contains_key(&unit);
             there && self.pager.state_of(unit) == State::TakingOut

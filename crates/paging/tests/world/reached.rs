@@ -1,4 +1,5 @@
-//! Records the largest step of a world in each respect, and compares it with the pager's bounds.
+//! Records the largest step of a world in each respect, such as its number of victims, and compares it with the pager's
+//! bounds.
 
 use hanare_paging::{Action, Event, Progress, limits};
 
@@ -8,14 +9,14 @@ pub(super) struct Reached {
     hides: usize,
     frees: usize,
     fetched: u32,
-    /// A discard went on in another step.
+    /// Whether a discard needed more than one step.
     has_continued: bool,
-    /// A fault was refused, because the queue for room was full.
+    /// Whether a fault was refused because the queue of faults that wait for room was full.
     has_turned_away: bool,
 }
 
 impl Reached {
-    /// `is_open` tells whether the page of a fault can be accessed now.
+    /// Records one step. `is_open` says whether the page of a fault can be accessed now.
     pub(super) fn note(&mut self, event: Event, progress: Progress, actions: &[Action], is_open: bool) {
         let count = |is: fn(&Action) -> bool| actions.iter().filter(|action| is(action)).count();
         self.victims = self.victims.max(count(|action| matches!(action, Action::TakeOut { .. })));
@@ -39,7 +40,7 @@ impl Reached {
         }
     }
 
-    /// The bounds that were not reached.
+    /// Returns the names of the bounds that were not reached.
     pub(super) fn missed(&self) -> Vec<&'static str> {
         let bounds = [
             ("victims", self.victims >= limits::VICTIMS_MAX),

@@ -1,4 +1,4 @@
-//! Shapes that a seed draws, and runs over many seeds.
+//! Draws shapes of worlds from a seed, and runs a test over many seeds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -19,7 +19,7 @@ const PREFETCHERS: [&str; 8] = [
 ];
 
 impl Shape {
-    /// A small world, in which all kinds of events soon coincide.
+    /// Draws a small world, in which all kinds of events soon coincide.
     pub(super) fn small(random: &mut Random) -> Self {
         let block_units = if random.chance(500) { 1 } else { 4 };
         let budget = if block_units == 1 { 2 + random.below(22) } else { 32 + random.below(68) } as u32;
@@ -45,7 +45,7 @@ impl Shape {
         }
     }
 
-    /// A large world, with more threads, pages and pending actions than the pager handles at a time.
+    /// Draws a large world, with more threads, pages and pending actions than one step of the pager allows.
     pub(super) fn large(random: &mut Random) -> Self {
         let small = Self::small(random);
         let budget = random.pick(&[64, 512, 2048]);
@@ -61,17 +61,18 @@ impl Shape {
     }
 }
 
-/// The seed that `HANARE_SEED` names, if any.
+/// Returns the seed that `HANARE_SEED` names, if it is set.
 fn only_seed() -> Option<u64> {
     std::env::var("HANARE_SEED").ok().and_then(|seed| seed.parse().ok())
 }
 
-/// Runs this many seeds, which differ from run to run, or the one of `HANARE_SEED`. A failure prints how to repeat it.
+/// Runs a test with this many seeds. The seeds differ from run to run. If `HANARE_SEED` is set, runs only that seed. A
+/// failure prints how to repeat it.
 pub(super) fn for_seeds(count: u64, test: &str, run: impl Fn(u64)) {
     for_seeds_from(None, count, test, run);
 }
 
-/// Like [`for_seeds`], but from the seed `first` on.
+/// Does the work of [`for_seeds`], but starts with the seed `first`. If `first` is `None`, the clock chooses it.
 pub(super) fn for_seeds_from(first: Option<u64>, count: u64, test: &str, run: impl Fn(u64)) {
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_micros());
     let first = first.unwrap_or_else(|| now() as u64 % 1_000_000_000 * 1000);

@@ -16,7 +16,7 @@ use super::schedule::Info;
 pub struct Cell {
     /// The network.
     pub network: Network,
-    /// Clocks of a remote access, for each level of the tree.
+    /// Duration of a remote access for each level of the tree, in clocks.
     pub remote_cost_clk: u32,
     /// The replacement method.
     pub replacement: Replacement,
@@ -34,19 +34,19 @@ pub struct Row {
 }
 
 impl Row {
-    /// The mean of a figure over the seeds.
+    /// Returns the mean of a figure over the seeds.
     #[must_use]
     pub fn mean(&self, of: impl Fn(&Outcome) -> f64) -> f64 {
         self.outcomes.iter().map(of).sum::<f64>() / self.outcomes.len().max(1) as f64
     }
 
-    /// Effective execution rate in percent, mean over the seeds.
+    /// Returns the effective execution rate in percent, as the mean over the seeds.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.mean(|outcome| outcome.effective_percent)
     }
 
-    /// Standard deviation of the effective execution rate over the seeds, in points; 0 for one seed.
+    /// Returns the standard deviation of the effective execution rate over the seeds, in points; 0 for one seed.
     #[must_use]
     pub fn spread(&self) -> f64 {
         let mean = self.rate();
@@ -55,7 +55,7 @@ impl Row {
     }
 }
 
-/// The cells of a configuration: by network, remote cost, replacement and scheduler.
+/// Returns the cells of a configuration, ordered by network, remote cost, replacement and scheduler.
 #[must_use]
 pub fn cells(config: &Config) -> Vec<Cell> {
     let mut cells = Vec::new();
@@ -72,13 +72,14 @@ pub fn cells(config: &Config) -> Vec<Cell> {
     cells
 }
 
-/// A function called several times in a run with the part done, from 0 to 1. If it returns false, all runs stop.
+/// A function that is called several times in a run. Its argument is the part done, from 0 to 1. If it returns false,
+/// all runs stop.
 pub type Progress<'a> = &'a (dyn Fn(f64) -> bool + Sync);
 
-/// Runs all cells of a configuration, `jobs` runs at a time. [`Config::check`] must have accepted it.
+/// Runs all cells of a configuration, `jobs` runs at a time. [`Config::check`] must have accepted the configuration.
 ///
 /// # Errors
-/// See [`RunError`].
+/// A [`RunError`] says why there is no result.
 pub fn run_all(config: &Config, jobs: usize, progress: Progress<'_>) -> Result<Vec<Row>, RunError> {
     let cells = cells(config);
     let (seeds, total) = (config.seeds as usize, cells.len() * config.seeds as usize);
@@ -121,7 +122,7 @@ pub fn run_all(config: &Config, jobs: usize, progress: Progress<'_>) -> Result<V
 }
 
 impl Cell {
-    /// The model of this cell.
+    /// Returns the model of this cell.
     #[must_use]
     pub fn model(&self, config: &Config) -> Model {
         Model { network: self.network.clone(), remote_clk: self.remote_cost_clk, ..config.model.clone() }

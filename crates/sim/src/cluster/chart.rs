@@ -1,4 +1,4 @@
-//! The results as one self-contained HTML page: the paper's Figure 1, a panel for each remote cost, and the table.
+//! The results as one self-contained HTML page: the paper's Figure 1 with a panel for each remote cost, and the table.
 
 use std::fmt::Write;
 
@@ -18,7 +18,7 @@ const LINE: f64 = 20.0;
 /// Distance between the marks of two networks over one scheduler, in pixels.
 const APART: f64 = 16.0;
 
-/// A page with these rows. `note` stands above the figures.
+/// Makes a page with these rows. `note` is the text above the figures.
 #[must_use]
 pub fn page(title: &str, note: &str, rows: &[Row]) -> String {
     let title = escape(title);
@@ -37,7 +37,7 @@ pub fn page(title: &str, note: &str, rows: &[Row]) -> String {
     html
 }
 
-/// The distinct values of a figure, in the order of the rows.
+/// Returns the distinct values of a figure, in the order of the rows.
 fn distinct<T: PartialEq>(rows: &[Row], of: impl Fn(&Row) -> T) -> Vec<T> {
     let mut found = Vec::new();
     for value in rows.iter().map(of) {
@@ -48,7 +48,7 @@ fn distinct<T: PartialEq>(rows: &[Row], of: impl Fn(&Row) -> T) -> Vec<T> {
     found
 }
 
-/// One line of a panel, over the schedulers: a network and a replacement method.
+/// One line of a panel: a network and a replacement method. The line runs over the schedulers.
 type Series = (String, String);
 
 fn series(row: &Row) -> Series {
@@ -127,7 +127,7 @@ fn axes(html: &mut String, schedulers: &[&str], x: &dyn Fn(&str) -> f64) {
     );
 }
 
-/// How a line looks: a colour for the network, dashes and marks for the method.
+/// The look of a line: a colour for the network, and dashes and marks for the method.
 struct Look {
     network: usize,
     method: usize,

@@ -1,8 +1,8 @@
-//! The conclusions that the paper draws from its figures (paper 5, section 4) and ours about our scheduler, checked
-//! against results.
+//! Checks claims against results: the paper's conclusions from its figures (paper 5, section 4), and ours about our
+//! scheduler.
 //!
-//! Cells are compared seed by seed, because the same seed gives the same order of arrival in all of them. A difference
-//! whose mean is within one standard error of 0 is a tie: more seeds could decide it either way.
+//! Cells are compared seed by seed, because the same seed gives the same order of arrival in all cells. A difference is
+//! a tie if its mean is within one standard error of 0. More seeds could decide a tie either way.
 
 use super::cells::Row;
 use super::run::Outcome;
@@ -10,16 +10,16 @@ use super::run::Outcome;
 /// The result of a claim, or of one of its cases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It holds.
+    /// The claim holds.
     Holds,
     /// The difference is too small to decide.
     Tied,
-    /// It does not hold.
+    /// The claim does not hold.
     Fails,
 }
 
 impl Verdict {
-    /// The word for the verdict in the output.
+    /// Returns the word for the verdict in the output.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -33,9 +33,9 @@ impl Verdict {
 /// One comparison.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Case {
-    /// Network, remote cost, and what else distinguishes this case.
+    /// The network, the remote cost, and all other values that distinguish this case.
     pub place: String,
-    /// Points by which the claim is met, mean over the seeds. Below 0 it is not met.
+    /// Number of points by which the claim is met, as the mean over the seeds. It is negative if the claim is not met.
     pub margin_points: f64,
     /// Standard error of `margin_points`, in points; 0 for one seed.
     pub error_points: f64,
@@ -46,16 +46,16 @@ pub struct Case {
 /// A claim with all its cases.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Claim {
-    /// What is claimed.
+    /// The text of the claim.
     pub text: &'static str,
-    /// Whether a tie is enough to meet it.
+    /// Whether a tie is enough to meet the claim.
     pub tie_is_enough: bool,
-    /// The cases in which it could be judged. Never empty.
+    /// The cases in which the claim could be judged. There is at least one.
     pub cases: Vec<Case>,
 }
 
 impl Claim {
-    /// The verdict on the claim. It fails if one case fails.
+    /// Returns the verdict on the claim. The claim fails if one case fails.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let any = |verdict| self.count(verdict) > 0;
@@ -66,19 +66,19 @@ impl Claim {
         }
     }
 
-    /// How many cases have this verdict.
+    /// Returns the number of cases with this verdict.
     #[must_use]
     pub fn count(&self, verdict: Verdict) -> usize {
         self.cases.iter().filter(|case| case.verdict == verdict).count()
     }
 
-    /// The case with the smallest margin.
+    /// Returns the case with the smallest margin.
     #[must_use]
     pub fn least(&self) -> Option<&Case> {
         self.cases.iter().min_by(|a, b| a.margin_points.total_cmp(&b.margin_points))
     }
 
-    /// The claim and its verdict in one line.
+    /// Returns the claim and its verdict in one line.
     #[must_use]
     pub fn line(&self) -> String {
         let (held, tied) = (self.count(Verdict::Holds), self.count(Verdict::Tied));
@@ -93,7 +93,7 @@ impl Claim {
     }
 }
 
-/// All claims for which these rows have figures.
+/// Returns all claims for which these rows have figures.
 #[must_use]
 pub fn claims(rows: &[Row]) -> Vec<Claim> {
     let all = [
@@ -107,7 +107,7 @@ pub fn claims(rows: &[Row]) -> Vec<Claim> {
     claims.filter(|claim| !claim.cases.is_empty()).collect()
 }
 
-/// Names a row's cell: network, remote cost and, if asked for, replacement and scheduler.
+/// Names a row's cell: the network, the remote cost and, if asked for, the replacement and the scheduler.
 fn place(row: &Row, replacement: bool, scheduler: bool) -> String {
     let mut place = format!("{}, {} clk", row.cell.network, row.cell.remote_cost_clk);
     if replacement {
@@ -119,7 +119,7 @@ fn place(row: &Row, replacement: bool, scheduler: bool) -> String {
     place
 }
 
-/// A case made of one value for each seed.
+/// Makes a case from one value for each seed.
 fn case(place: String, points: &[f64]) -> Case {
     let count = points.len().max(1) as f64;
     let mean = points.iter().sum::<f64>() / count;
@@ -133,13 +133,13 @@ fn case(place: String, points: &[f64]) -> Case {
     Case { place, margin_points: mean, error_points: error, verdict }
 }
 
-/// For each seed, the points by which one row is above another.
+/// Returns for each seed the points by which row `a` is above row `b`.
 fn above(a: &Row, b: &Row) -> Vec<f64> {
     let rate = |outcome: &Outcome| outcome.effective_percent;
     a.outcomes.iter().zip(&b.outcomes).map(|(a, b)| rate(a) - rate(b)).collect()
 }
 
-/// The row that differs from this one only by replacement and scheduler.
+/// Returns the row that differs from `row` only by this replacement and scheduler.
 fn beside<'a>(rows: &'a [Row], row: &Row, replacement: &str, scheduler: &str) -> Option<&'a Row> {
     rows.iter().find(|other| {
         same_machine(other, row)
@@ -156,7 +156,7 @@ fn of(row: &Row, replacement: &str, scheduler: &str) -> bool {
     row.cell.replacement.name() == replacement && row.cell.scheduler.name == scheduler
 }
 
-/// Whether the scheduler is one of the paper's.
+/// Whether the row's scheduler is one of the paper's.
 fn of_paper(row: &Row) -> bool {
     row.cell.scheduler.name.starts_with("algo")
 }
@@ -167,7 +167,7 @@ fn methods(rows: &[Row]) -> Vec<Case> {
     pairs.map(|(kind, lru)| case(place(kind, false, true), &above(kind, lru))).collect()
 }
 
-/// The paper's other schedulers with the network, cost and replacement of `row`.
+/// Returns the rows of the paper's other schedulers with the network, cost and replacement of `row`.
 fn rivals<'a>(rows: &'a [Row], row: &'a Row) -> impl Iterator<Item = &'a Row> {
     rows.iter().filter(|other| {
         of_paper(other)
@@ -184,7 +184,7 @@ fn best(rows: &[Row]) -> Vec<Case> {
     pairs.map(|(row, rival)| case(place(row, true, false), &above(row, rival))).collect()
 }
 
-/// For each seed, the difference between the best and the worst of the paper's schedulers under method 3.
+/// Returns for each seed the difference between the best and the worst of the paper's schedulers under method 3.
 fn gap(rows: &[Row], like: &Row) -> Vec<f64> {
     let mut mine: Vec<&Row> = rivals(rows, like).chain([like]).collect();
     mine.sort_by(|a, b| a.rate().total_cmp(&b.rate()));
@@ -192,7 +192,7 @@ fn gap(rows: &[Row], like: &Row) -> Vec<f64> {
 }
 
 fn gaps(rows: &[Row]) -> Vec<Case> {
-    // The row of algo4 stands for all schedulers of its network and cost.
+    // The row of algo4 is used once for all schedulers of its network and cost.
     let of_algo4 = || rows.iter().filter(|row| of(row, "kind", "algo4") && rivals(rows, row).next().is_some());
     let mut cases = Vec::new();
     for cheap in of_algo4() {
@@ -258,8 +258,8 @@ mod tests {
 
     #[test]
     fn a_difference_within_one_standard_error_is_a_tie() {
-        // The differences are 1, 2 and 3 points: 2 ± 0.58. The comparison is seed by seed, since the rates themselves
-        // differ much more.
+        // The differences are 1, 2 and 3 points, so the result is 2 +- 0.58. The comparison is made seed by seed,
+        // because the rates differ much more from seed to seed.
         let with = |shift: f64| {
             judged(&[
                 row("4", 1, "lru", "algo0", &[10.0, 40.0, 90.0]),

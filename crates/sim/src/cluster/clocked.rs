@@ -1,5 +1,5 @@
-//! The clock-by-clock engine: in every clock, each thread either executes or does not. It is too slow for use and too
-//! simple to be wrong. The tests compare the event-skipping engine with it.
+//! The clock-by-clock engine: in every clock, each thread either executes or does not. This engine is too slow for use
+//! and too simple to be wrong. The tests compare the event-skipping engine with it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,9 +10,9 @@ use super::world::{Fault, History, World};
 /// The history of every thread.
 #[derive(Debug, Default)]
 pub(super) struct Log {
-    /// The last effective clock of each reference, by thread and page.
+    /// The effective clock of the last reference, by thread and page.
     references: HashMap<(u32, u32), u64>,
-    /// The last clock of each write, by thread and page.
+    /// The clock of the last write, by thread and page.
     writes: HashMap<(u32, u32), u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The settings of a simulation as a user writes them. A user's TOML file overrides the shipped one, and single
+//! The settings of a simulation as a user writes them. A user's TOML file overrides the shipped file, and single
 //! settings override both.
 
 mod settings;
@@ -19,13 +19,13 @@ use super::schedule::Info;
 /// The shipped file: every setting with its default.
 pub const DEFAULT: &str = include_str!("default.toml");
 
-/// Limit on the processes, on the threads and pages of all processes, and on the frames of all memories.
+/// Limits: on the processes, on the threads and pages of all processes, and on the frames of all memories.
 const PROCESSES_MAX: u64 = 1 << 13;
 const THREADS_MAX: u64 = 1 << 16;
 const ALL_PAGES_MAX: u64 = 1 << 23;
 const FRAMES_MAX: u64 = 1 << 26;
 
-/// Reads a file that a setting names. Returns its text, or why it cannot be read.
+/// Reads a file that a setting names. Returns its text, or the reason why it cannot be read.
 pub type Loader<'a> = &'a dyn Fn(&str) -> Result<String, String>;
 
 /// The settings of all simulations to run.
@@ -37,21 +37,21 @@ pub struct Config {
     pub schedulers: Vec<&'static Info>,
     /// Replacement methods.
     pub replacements: Vec<Replacement>,
-    /// Clocks of a remote access, for each level of the tree.
+    /// Duration of a remote access for each level of the tree, in clocks.
     pub remote_costs: Vec<u32>,
-    /// Runs of each cell, with seeds from 1 on.
+    /// Number of runs of each cell. The seeds start at 1.
     pub seeds: u32,
     /// All other settings. Each cell sets its network and remote cost.
     pub model: Model,
-    /// The file that the user gave, and the line of each of its process groups.
+    /// The file that the user gave, if any. `group_lines` holds the line of each process group in it.
     file: Option<String>,
     group_lines: Vec<usize>,
 }
 
-/// A setting that was refused, and where it is.
+/// The reason why a setting was refused, and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConfigError {
-    /// The file and, if one line is at fault, that line.
+    /// The file and, if the error is on one line, that line.
     place: Option<(String, Option<usize>)>,
     what: String,
 }
@@ -69,10 +69,11 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Default for Config {
-    /// The settings of the shipped file.
+    /// Returns the settings of the shipped file.
     fn default() -> Self {
         let mut config = Self::blank();
-        // A test reads the shipped file. If it were damaged, the checks before a run would refuse the missing settings.
+        // A test reads the shipped file. If the file were damaged, the checks before a run would refuse the missing
+        // settings.
         if let Ok(document) = DeTable::parse(DEFAULT) {
             let _ = config.take(document.get_ref(), "", DEFAULT, &|_| Err(String::new()));
         }
@@ -131,11 +132,11 @@ impl Config {
         }
     }
 
-    /// The defaults, overridden by the settings of this file.
+    /// Returns the defaults, overridden by the settings of this file.
     ///
     /// # Errors
-    /// The text is not TOML, or a setting is unknown or does not take its value. The message names the file, the line,
-    /// and what is valid.
+    /// The text is not TOML, a setting is unknown, or a value is not allowed. The message names the file, the line, and
+    /// the valid settings or values.
     pub fn read(text: &str, file: &str, load: Loader<'_>) -> Result<Self, ConfigError> {
         let mut config = Self::default();
         let document = DeTable::parse(text).map_err(|error| {
@@ -147,10 +148,10 @@ impl Config {
         Ok(config)
     }
 
-    /// Sets one setting, such as `costs.disk_clk`. The value is written as in the file; quotes may be left out.
+    /// Sets one setting, such as `costs.disk_clk`. The value is written as in the file, but may lack quotes.
     ///
     /// # Errors
-    /// The setting is unknown or does not take the value. The message says what is valid.
+    /// The setting is unknown, or the value is not allowed. The message lists what is valid.
     pub fn set(&mut self, key: &str, value: &str, load: Loader<'_>) -> Result<(), ConfigError> {
         let bare = |what| ConfigError { place: None, what };
         let line = format!("value = {value}");
@@ -171,7 +172,7 @@ impl Config {
         (setting.set)(self, given, load).map_err(|more| match more {
             Some(more) => format!("{key}: {more}"),
             None => {
-                // If the value is a list, finds the item that is refused by itself, to name it.
+                // If the value is a list, the message names the first item that is refused on its own.
                 let refused = |item: &&Given<'_>| (setting.set)(&mut self.clone(), item, load) == Err(None);
                 let blamed = given.items().iter().find(refused).unwrap_or(given);
                 format!("{key} cannot be {blamed}; it takes {}", setting.takes)
@@ -244,8 +245,8 @@ impl Config {
     /// Checks the settings against each other.
     ///
     /// # Errors
-    /// The settings are impossible together: more processors asked for than there are, no pages, or more of anything
-    /// than the simulation takes.
+    /// The settings are impossible together. For example, a process asks for more processors than there are or has no
+    /// pages, or the simulation exceeds one of its limits.
     pub fn check(&self) -> Result<(), ConfigError> {
         let groups = &self.model.processes;
         if groups.is_empty() {
@@ -314,7 +315,7 @@ fn line_of(text: &str, span: &Range<usize>) -> usize {
     text.bytes().take(span.start).filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// The keys of all settings that [`Config::set`] knows.
+/// Returns the keys of all settings that [`Config::set`] knows.
 #[must_use]
 pub fn keys() -> Vec<&'static str> {
     SETTINGS.iter().map(|setting| setting.key).collect()
@@ -348,7 +349,7 @@ mod tests {
         let mut all = keys();
         all.sort_unstable();
         assert_eq!(given, all);
-        // `default` drops errors. This test does not.
+        // `Config::default` ignores errors in the shipped file. This test reports them.
         Config::blank().take(document.get_ref(), "", DEFAULT, &|_| Err(String::new())).unwrap();
         let config = Config::default();
         config.check().unwrap();
@@ -406,7 +407,7 @@ mod tests {
             ("[[process]]\nprocessors = 4\nthreads = 3", &["line 3", "'threads'", "processors, count"]),
             ("[[process]]\nprocessors = 4\n\n[[process]]\ncount = 2", &["line 4", "no processors"]),
             ("[[process]]\nprocessors = 5000", &["line 2", "cannot be 5000", "1 to 4096"]),
-            // Errors that are found only when all settings are known.
+            // These errors are found only when all settings are known.
             ("[[process]]\nshared_pages = 1\nprocessors = 32", &["a.toml, line 3", "asks for 32", "network 16 has 16"]),
             ("[[process]]\nprocessors = 2", &["a.toml, line 2", "no pages"]),
             ("[references]\nprivate = 'file:three'", &["three has 3 weights for 30 pages"]),

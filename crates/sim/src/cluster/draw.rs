@@ -1,5 +1,4 @@
-//! Random numbers from a seed. A number depends on its place and not on a sequence, so the order of requests changes
-//! nothing.
+//! Random numbers from a seed. A number depends only on its place, so the order of requests changes no number.
 
 /// Mixes a word (the finisher of SplitMix64).
 pub(crate) const fn mix(mut x: u64) -> u64 {
@@ -8,13 +7,13 @@ pub(crate) const fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The number of a seed at place (`a`, `b`).
+/// Returns the number of a seed at place (`a`, `b`).
 pub(crate) const fn at(seed: u64, a: u64, b: u64) -> u64 {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     mix(mix(mix(seed.wrapping_add(STEP)) ^ a.wrapping_mul(STEP)).wrapping_add(b.wrapping_mul(STEP)))
 }
 
-/// Random numbers in sequence.
+/// A sequence of random numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Draw {
     seed: u64,
@@ -23,12 +22,12 @@ pub(crate) struct Draw {
 }
 
 impl Draw {
-    /// The numbers of one stream of a seed.
+    /// Starts one stream of numbers of a seed.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         Self { seed, stream, count: 0 }
     }
 
-    /// A number below `bound`, which is not 0.
+    /// Draws a number below `bound`, which must not be 0.
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
         self.count += 1;
         let x = at(self.seed, self.stream, self.count);

@@ -1,7 +1,7 @@
-//! The event-skipping engine: it goes from one fault or synchronisation to the next.
+//! The event-skipping engine: it advances from one fault or synchronisation to the next.
 //!
-//! A thread's pages in its cluster's memory change only by its own faults, so its next fault follows from its reference
-//! string alone. The references in between are computed when a policy needs them.
+//! A thread's pages in its cluster's memory change only by its own faults. So the thread's next fault follows from its
+//! reference string alone. The references before the fault are computed only when a policy needs them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::state::{Moment, NONE, State};
 use super::world::{Fault, History, World, clock_of};
 
-/// Derives the past from the reference strings and from the intervals in which each thread executed.
+/// Derives the past of a thread from its reference string and the intervals in which it executed.
 #[derive(Debug)]
 pub(super) struct FromStrings;
 
@@ -32,7 +32,7 @@ impl History for FromStrings {
             Some(after) => Some(thread.since + after),
             None => thread.recent.iter().rev().find_map(|interval| clock_of(interval, last)),
         };
-        // A reference outside all intervals is older than the oldest interval kept.
+        // A reference outside all intervals is older than the oldest interval kept, so it is too old.
         clock.is_some_and(|clock| clock + clocks > now.clock)
     }
 }
@@ -40,16 +40,16 @@ impl History for FromStrings {
 /// The next event of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Next {
-    /// A reference to an absent page, or a write that may have to wait.
+    /// The thread references an absent page, or makes a write that may have to wait.
     Access,
-    /// A synchronisation, at the end of the clock.
+    /// The thread reaches a synchronisation, at the end of the clock.
     Sync,
 }
 
-/// One event. Clusters take turns within a clock, from the left.
+/// One event: its clock, its cluster and its kind. Within a clock, clusters take turns from the left.
 type Event = Reverse<(u64, u32, Next)>;
 
-/// An absent page of a thread's table, and the effective clock of the next reference to it.
+/// The effective clock of the next reference to an absent page, and the page's index in the thread's table.
 type Absent = Reverse<(u64, u32)>;
 
 /// The events of one quantum.
@@ -140,7 +140,7 @@ impl Engine {
         self.plan(world, now.cluster, end);
     }
 
-    /// Makes the thread wait until a later clock.
+    /// Makes the thread on a cluster wait until a later clock.
     fn hold(&self, world: &mut World<'_>, now: Moment, clock: u64) {
         if let Some(runner) = &world.runners[now.cluster as usize] {
             world.state.threads[runner.thread as usize].since = clock;
@@ -153,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// Takes the pages of the thread's own table that its fault replaced, and marks them as absent.
+    /// Marks the pages of the thread's own table that its fault replaced as absent. Empties the list of these pages.
     fn take_lost(&mut self, world: &mut World<'_>, cluster: u32, at: u64) {
         let Some(runner) = &world.runners[cluster as usize] else { return };
         let thread = &world.state.threads[runner.thread as usize];
@@ -189,7 +189,7 @@ mod tests {
     use crate::cluster::references::{References, Table};
     use crate::cluster::schedule::Info;
 
-    /// The misses of a string under textbook LRU: a stack that is searched at every reference.
+    /// Counts the misses of a string under textbook LRU: a stack that is searched at every reference.
     fn textbook(table: &Table, clocks: u64, frames: usize) -> u64 {
         let references = References::new(table, 5, 0);
         let (mut stack, mut misses): (Vec<u32>, u64) = (Vec::new(), 0);
@@ -235,7 +235,7 @@ mod tests {
             let thread = &world.state.threads[0];
             let misses = world.counts.first_touches + world.counts.disk_reads;
             assert!(world.counts.disk_reads > 300, "{:?}", world.counts);
-            // At the end, the thread may still wait for one more missed page.
+            // At the end, the thread may still wait for one more page that it missed.
             let expected = textbook(&tables[0], thread.effective, frames as usize);
             assert!(misses == expected || misses == expected + 1, "{misses} misses, the textbook has {expected}");
         }

@@ -1,5 +1,5 @@
-//! Links of the network that are busy during a transfer, so that other transfers wait. This is an option: the paper
-//! ignores it (3.1).
+//! Links of the network that are busy during a transfer, so that other transfers wait. The paper ignores this effect
+//! (3.1), so it is an option.
 
 use super::model::Model;
 use super::network::Network;
@@ -19,7 +19,7 @@ impl Links {
     }
 
     /// Moves a page from one cluster to another at `clock`. The transfer needs all links of its path at the same time.
-    /// Returns how long it waits until all are free.
+    /// Returns the clocks that it waits until all links are free.
     pub(super) fn transfer(&mut self, network: &Network, from: u32, to: u32, clock: u64) -> u64 {
         let levels = network.levels(from, to).min(self.free.len() as u32);
         let way: Vec<(usize, usize)> = (0..levels)
@@ -43,7 +43,7 @@ mod tests {
         let mut links = Links { busy_clk: 50, free: vec![vec![0; 4], vec![0; 2]] };
         assert_eq!(links.transfer(&network, 0, 1, 1000), 0);
         assert_eq!(links.transfer(&network, 2, 3, 1000), 0);
-        // A transfer from 0 to 2 passes four links. Two of them are busy until 1050.
+        // A transfer from 0 to 2 needs four links. Two of them are busy until clock 1050.
         assert_eq!(links.transfer(&network, 0, 2, 1010), 40);
         assert_eq!(links.transfer(&network, 3, 1, 1060), 40);
         assert_eq!(links.transfer(&network, 0, 1, 2000), 0);

@@ -1,7 +1,7 @@
-//! The memory of one cluster: which pages it holds, and which page leaves next.
+//! The memory of one cluster: the pages that it holds, and the choice of the page that leaves next.
 //!
-//! While the memory holds a page, or its policy may remember it, the page has a number in this memory. The state of a
-//! policy thus has the size of one memory, not of the whole machine.
+//! A page has a number in this memory while the memory holds the page, or while its policy may remember the page. So
+//! the state of a policy has the size of one memory, not of the whole machine.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,17 +9,17 @@ use hanare_paging::kinds::{Kind, Kinds, Urgency};
 use hanare_paging::policy::{self, Cause, Leave, Policy, SpecError};
 use hanare_paging::{PageId, Space, limits};
 
-/// The rule by which pages leave: paper 5, section 3.3.
+/// The replacement method (paper 5, section 3.3).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Replacement {
-    /// Whether kinds and owners rank before the policy (method 3) or do not count (method 1).
+    /// Whether kinds and owners count before the policy's order (method 3). If false, they do not count (method 1).
     pub by_kind: bool,
     /// The policy of the pager, in the form that a user writes.
     pub policy: String,
 }
 
 impl Replacement {
-    /// Reads `kind` (method 3), `kind+POLICY`, or `POLICY`; `lru` is method 1.
+    /// Parses `kind` (method 3), `kind+POLICY`, or `POLICY`. `lru` is method 1.
     ///
     /// # Errors
     /// There is no such policy. The message lists the valid ones.
@@ -39,7 +39,7 @@ impl Replacement {
         }
     }
 
-    /// The form that a user writes.
+    /// Returns the method in the form that a user writes.
     #[must_use]
     pub fn name(&self) -> String {
         match (self.by_kind, self.policy.as_str()) {
@@ -65,7 +65,8 @@ impl std::fmt::Debug for Plain {
 }
 
 impl Plain {
-    /// The simulation sees every reference, so no page need be unmapped for the policy. Drops its requests.
+    /// Drops the policy's requests to unmap pages. The simulation sees every reference, so no page needs to be
+    /// unmapped.
     fn drop_unmap_requests(&mut self) {
         let _ = (0..limits::HIDES_MAX).try_for_each(|_| self.0.next_to_hide().map(drop));
     }
@@ -76,13 +77,13 @@ impl Plain {
 pub(super) struct Memory {
     frames: u32,
     used: u32,
-    /// For each number in use, its page.
+    /// The page of each number in use.
     pages: Vec<u32>,
     free: Vec<u32>,
     order: Order,
     history: u32,
-    /// Numbers of pages that left, oldest first, with the value of `leavings` at that time. An entry of a page that
-    /// came back is skipped.
+    /// Numbers of pages that left, oldest first, each with the value of `leavings` at that time. The entry of a page
+    /// that came back is skipped.
     left: VecDeque<(u32, u32)>,
     /// For each page that left: its number, and the value of `leavings` at that time.
     remembered: HashMap<u32, (u32, u32)>,
@@ -93,8 +94,8 @@ impl Memory {
     /// # Errors
     /// The policy cannot be built.
     pub(super) fn new(frames: u32, history: u32, replacement: &Replacement, seed: u64) -> Result<Self, SpecError> {
-        // There is one number more than pages held and remembered, because a page gets its number before there is room
-        // for it.
+        // A page gets its number before there is room for it. So there is one number more than pages held and
+        // remembered.
         let units = frames + history + 1;
         let space = Space { units, block_units: 1, seed, hides: true };
         let order = if replacement.by_kind {
@@ -119,12 +120,12 @@ impl Memory {
         self.used >= self.frames
     }
 
-    /// The page of a number in use.
+    /// Returns the page of a number in use.
     pub(super) fn page(&self, id: u32) -> u32 {
         self.pages[id as usize]
     }
 
-    /// Inserts a page, for which there is room. Returns its number.
+    /// Inserts a page. There must be room for it. Returns the page's number.
     pub(super) fn insert(&mut self, page: u32, owner: u32, kind: Kind, write: bool) -> u32 {
         debug_assert!(!self.is_full());
         let cause = if write { Cause::Write } else { Cause::Read };
@@ -148,11 +149,11 @@ impl Memory {
             }
             return id;
         }
-        // A number is always free: those in use and those remembered are fewer than all.
+        // A number is always free, because fewer numbers are in use or remembered than exist.
         self.free.pop().unwrap_or_default()
     }
 
-    /// Removes a page: for good, or to be remembered.
+    /// Removes a page. `why` says whether the policy may remember it.
     pub(super) fn remove(&mut self, id: u32, why: Leave) {
         self.used -= 1;
         match &mut self.order {
@@ -172,7 +173,7 @@ impl Memory {
         while self.remembered.len() > self.history as usize {
             self.forget_oldest();
         }
-        // Entries of pages that came back are removed in time, so that the queue stays bounded.
+        // Removes the entries of pages that came back, so that the queue stays bounded.
         if self.left.len() > 2 * self.pages.len() {
             let (remembered, pages) = (&self.remembered, &self.pages);
             self.left.retain(|(id, count)| remembered.get(&pages[*id as usize]) == Some(&(*id, *count)));
@@ -210,7 +211,8 @@ impl Memory {
         }
     }
 
-    /// The page to leave next, among those that `accept` takes by number and page.
+    /// Returns the number of the page that leaves next. `accept` gets a number and its page, and accepts or refuses the
+    /// page.
     pub(super) fn victim(&mut self, urgency: &Urgency<'_>, accept: &dyn Fn(u32, u32) -> bool) -> Option<u32> {
         let pages = &self.pages;
         let accept = |id: PageId| accept(id.0, pages[id.0 as usize]);
@@ -248,7 +250,8 @@ mod tests {
             assert!(memory.is_full());
             memory.remove(first, Leave::Evicted);
             assert_eq!(memory.insert(100, 0, Kind::Private, true), first, "{replacement}");
-            // Ten other pages pass. Only the last two that left are remembered, and numbers never run out.
+            // Ten other pages come and go. Only the last two that left are remembered, and there is always a free
+            // number.
             for page in 200..210 {
                 evict(&mut memory);
                 let id = memory.insert(page, 0, Kind::LastShared, false);

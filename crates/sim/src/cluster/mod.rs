@@ -1,11 +1,12 @@
-//! The SSS-CORE cluster simulation (paper 5: Nobukuni, Matsumoto and Hiraki): gang-scheduled parallel processes on a
-//! machine whose processors each have a memory and are joined by a tree.
+//! The SSS-CORE cluster simulation (paper 5: Nobukuni, Matsumoto and Hiraki). Gang-scheduled parallel processes run on
+//! a machine of processors. Each processor has a memory, and a tree joins the processors.
 //!
-//! `config` reads the settings and `model` holds them. `cells` runs all combinations, `run` one of them. `world`
-//! defines what happens at a fault and between quanta. It uses `state`, `memory` (of one cluster, replaced by the
-//! pager's own kinds and policies), `links` and `references`. `schedule` chooses clusters. `engine` drives the world
-//! from event to event; `clocked` drives it clock by clock, to check `engine`. `paper` has the figures to compare with,
-//! `claims` the paper's conclusions, `chart` draws the results. This room opens no file.
+//! `config` reads the settings, and `model` holds them. `cells` runs all combinations, and `run` runs one combination.
+//! `world` defines the effects of a fault and the steps between quanta. It uses `state`, `memory`, `links` and
+//! `references`. `memory` is the memory of one cluster, which replaces pages with the pager's own kinds and policies.
+//! `schedule` chooses clusters. `engine` drives the world from event to event. `clocked` drives it clock by clock, to
+//! check `engine`. `paper` has the figures to compare with, `claims` checks the paper's conclusions, and `chart` draws
+//! the results. This module opens no file.
 
 pub mod cells;
 pub mod chart;

@@ -59,38 +59,38 @@ impl fmt::Display for Network {
 }
 
 impl Network {
-    /// A tree with `clusters` leaves directly below the root.
+    /// Makes a tree with `clusters` leaves directly below the root.
     #[must_use]
     pub fn flat(clusters: u32) -> Self {
         Self { text: clusters.to_string(), sizes: vec![1, clusters.max(1)] }
     }
 
-    /// Number of clusters.
+    /// Returns the number of clusters.
     #[must_use]
     pub fn clusters(&self) -> u32 {
         self.sizes[self.sizes.len() - 1]
     }
 
-    /// Levels above the leaves.
+    /// Returns the number of levels above the leaves.
     #[must_use]
     pub fn height(&self) -> u32 {
         self.sizes.len() as u32 - 1
     }
 
-    /// Levels that a message between two clusters climbs: the level of their lowest common node.
+    /// Returns how many levels a message between two clusters climbs: the level of their lowest common node.
     #[must_use]
     pub fn levels(&self, a: u32, b: u32) -> u32 {
         self.sizes.iter().position(|size| a / size == b / size).unwrap_or_default() as u32
     }
 
-    /// The lowest level whose nodes have at least `processors` leaves. The home of a process that asks for `processors`
-    /// is on this level.
+    /// Returns the lowest level whose nodes have at least `processors` leaves. The home of a process that asks for
+    /// `processors` is on this level.
     #[must_use]
     pub fn home_level(&self, processors: u32) -> u32 {
         self.sizes.iter().position(|size| *size >= processors).unwrap_or(self.sizes.len() - 1) as u32
     }
 
-    /// The clusters below the node of this level that contains `cluster`.
+    /// Returns the clusters below the node of this level that contains `cluster`.
     #[must_use]
     pub fn below(&self, level: u32, cluster: u32) -> std::ops::Range<u32> {
         let size = self.sizes[level as usize];
@@ -98,13 +98,13 @@ impl Network {
         first..first + size
     }
 
-    /// The number of the node of this level that contains `cluster`, counted from the left.
+    /// Returns the number of the node of this level that contains `cluster`, counted from the left.
     #[must_use]
     pub(crate) fn node(&self, level: u32, cluster: u32) -> u32 {
         cluster / self.sizes[level as usize]
     }
 
-    /// Nodes of this level.
+    /// Returns the number of nodes of this level.
     #[must_use]
     pub(crate) fn nodes(&self, level: u32) -> u32 {
         self.clusters() / self.sizes[level as usize]

@@ -1,11 +1,12 @@
-//! The paper's own figures, for comparison: paper 5, Table 3.
+//! The figures of the paper, for comparison (paper 5, Table 3).
 
 use super::cells::{Cell, Row};
 
-/// The network of Table 3.
+/// The network that Table 3 is for.
 pub const NETWORK: &str = "16";
 
-/// Remote cost, replacement, and the rates of algo0 to algo4 in percent, on the one-level network of 16.
+/// The rows of Table 3: remote cost, replacement, and the rates of algo0 to algo4 in percent. The network has one level
+/// and 16 clusters.
 const TABLE_3: [(u32, &str, [f64; 5]); 4] = [
     (100, "lru", [46.20, 49.12, 46.07, 46.07, 58.64]),
     (100, "kind", [85.93, 87.99, 90.41, 90.41, 95.15]),
@@ -13,7 +14,7 @@ const TABLE_3: [(u32, &str, [f64; 5]); 4] = [
     (300, "kind", [64.69, 71.75, 78.17, 78.17, 90.21]),
 ];
 
-/// The effective execution rate that the paper prints for a cell, in percent.
+/// Returns the effective execution rate that the paper prints for a cell, in percent.
 #[must_use]
 pub fn rate(cell: &Cell) -> Option<f64> {
     if cell.network.to_string() != NETWORK {
@@ -25,8 +26,8 @@ pub fn rate(cell: &Cell) -> Option<f64> {
     row.2.get(index).copied()
 }
 
-/// The mean absolute error of the effective rates, in points, over the cells for which the paper prints a rate. Also
-/// returns the number of these cells.
+/// Returns the mean absolute error of the effective rates, in points, and the number of cells compared. These are the
+/// cells for which the paper prints a rate.
 #[must_use]
 pub fn error(rows: &[Row]) -> Option<(f64, usize)> {
     let errors: Vec<f64> = rows.iter().filter_map(|row| Some((row.rate() - rate(&row.cell)?).abs())).collect();

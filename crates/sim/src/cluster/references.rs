@@ -1,32 +1,32 @@
-//! The reference string of a thread: which page it references at each clock. The string can be read at any place and in
-//! both directions.
+//! The reference string of a thread: the page that it references at each clock. The string can be read at any place and
+//! in both directions.
 //!
 //! The paper draws one reference a clock from tables of frequencies (paper 5, 3.1). Here a thread's clocks are divided
-//! into blocks whose length is a power of two. A block has one slot for each of its clocks, and each page has slots in
-//! proportion to its frequency. A random bijection, drawn for this thread and block, assigns slots to clocks. So the
-//! page of a clock, and the next or last clock of a page, are found without reading the clocks in between. Each page
-//! occurs in each block in proportion to its frequency, in random order.
+//! into blocks whose length is a power of two. A block has one slot for each clock. Each page has slots in proportion
+//! to its frequency. A random bijection, drawn for this thread and block, assigns slots to clocks. So the page of a
+//! clock, and the next or last clock of a page, are found without reading the clocks in between. Each page occurs in
+//! each block in proportion to its frequency, in random order.
 
 use std::cell::Cell;
 use std::ops::Range;
 
 use super::draw;
 
-/// Rounds of the bijection.
+/// Number of rounds of the bijection.
 const ROUNDS: usize = 3;
-/// Smallest and largest block length, in bits.
+/// Range of the block length, in bits.
 const BITS: std::ops::RangeInclusive<u32> = 12..=20;
-/// Blocks are chosen long enough for this mean number of slots a page, if the longest block allows it.
+/// Mean number of slots for each page. Blocks are long enough for it, if the longest block allows it.
 const SLOTS_MEAN: u32 = 16;
-/// Most pages of one table. Every page must have a slot.
+/// Largest number of pages in one table. Every page must have a slot.
 pub(super) const PAGES_MAX: u32 = 1 << 18;
 
 /// One reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Reference {
-    /// The page, by its index in the table: shared pages first, then the thread's own.
+    /// The page, by its index in the table. Shared pages come first, then the thread's own pages.
     pub(super) page: u32,
-    /// Whether it is a write.
+    /// Whether the reference is a write.
     pub(super) write: bool,
 }
 
@@ -34,9 +34,9 @@ pub(super) struct Reference {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Table {
     bits: u32,
-    /// The first slot of each page, and at the end the number of slots.
+    /// The first slot of each page. The last entry is the number of slots.
     starts: Vec<u32>,
-    /// For each page, the end of its slots for writes, which are its first ones.
+    /// For each page, the end of its slots for writes. These are the page's first slots.
     write_ends: Vec<u32>,
     /// The page that each slot references. The highest bit marks a write.
     slots: Vec<u32>,
@@ -45,8 +45,8 @@ pub(super) struct Table {
 const WRITE: u32 = 1 << 31;
 
 impl Table {
-    /// A table of these weights. None of them is negative and at least one is positive. A page with a positive weight
-    /// has a slot. `write_percent` percent of each page's references are writes.
+    /// Makes a table of these weights. No weight is negative, and at least one is positive. Each page with a positive
+    /// weight gets a slot. `write_percent` percent of each page's references are writes.
     pub(super) fn new(weights: &[f64], write_percent: u32) -> Self {
         let pages = weights.len() as u32;
         let bits = (pages * SLOTS_MEAN).next_power_of_two().ilog2().clamp(*BITS.start(), *BITS.end());
@@ -54,8 +54,7 @@ impl Table {
         let mut table = Self { bits, starts: Vec::new(), write_ends: Vec::new(), slots: Vec::new() };
         for (page, count) in counts.into_iter().enumerate() {
             table.starts.push(table.slots.len() as u32);
-            // Shares of writes are rounded up for some pages and down for others, so that rounding does not favour
-            // reads.
+            // The number of writes is rounded up for some pages and down for others. So rounding does not favour reads.
             let phase = (page as u64 * 62) % 100;
             let writes = ((u64::from(count) * u64::from(write_percent) + phase) / 100) as u32;
             table.write_ends.push(table.slots.len() as u32 + writes);
@@ -74,8 +73,8 @@ impl Table {
     }
 }
 
-/// Whole numbers with the sum `total` in proportion to the weights, at least 1 for each positive one, by largest
-/// remainders.
+/// Returns whole numbers in proportion to the weights, with the sum `total`, by largest remainders. Each positive
+/// weight gets at least 1.
 fn apportion(weights: &[f64], total: u32) -> Vec<u32> {
     let sum: f64 = weights.iter().sum();
     let share = |weight: f64| weight / sum * f64::from(total);
@@ -93,7 +92,7 @@ fn apportion(weights: &[f64], total: u32) -> Vec<u32> {
         counts[page] += 1;
         given += 1;
     }
-    // Rounding up gave slots to the smallest shares. These are taken from the largest shares.
+    // Rounding up gave slots to the smallest shares. The same number of slots is removed from the largest shares.
     order.sort_by_key(|&page| std::cmp::Reverse(counts[page]));
     for &page in order.iter().cycle().take(2 * total as usize) {
         if given <= u64::from(total) {
@@ -107,7 +106,7 @@ fn apportion(weights: &[f64], total: u32) -> Vec<u32> {
     counts
 }
 
-/// The bijection of one block.
+/// The bijection between the slots and the clocks of one block.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bijection {
     times: [u32; ROUNDS],
@@ -128,7 +127,7 @@ impl Bijection {
         new
     }
 
-    /// The slot of a clock.
+    /// Returns the slot of a clock.
     fn slot(&self, clock: u32, bits: u32) -> u32 {
         let (mask, half) = ((1u32 << bits) - 1, bits.div_ceil(2));
         let mut x = clock;
@@ -139,7 +138,7 @@ impl Bijection {
         x
     }
 
-    /// The clock of a slot. A shift by half the bits is its own inverse.
+    /// Returns the clock of a slot. A shift by half the bits is its own inverse.
     fn clock(&self, slot: u32, bits: u32) -> u32 {
         let (mask, half) = ((1u32 << bits) - 1, bits.div_ceil(2));
         let mut x = slot;
@@ -151,8 +150,8 @@ impl Bijection {
     }
 }
 
-/// The inverse of an odd number modulo 2^32, by Newton's method. The start value has 3 right bits, and each round
-/// doubles their number.
+/// Returns the inverse of an odd number modulo 2^32, by Newton's method. The start value has 3 correct bits, and each
+/// round doubles this number.
 fn inverse(odd: u32) -> u32 {
     let mut x = odd;
     for _ in 0..4 {
@@ -167,7 +166,7 @@ pub(super) struct References<'a> {
     table: &'a Table,
     seed: u64,
     thread: u64,
-    /// The last block used.
+    /// The number of the last block used, and its bijection.
     last: Cell<(u64, Bijection)>,
 }
 
@@ -195,7 +194,7 @@ impl<'a> References<'a> {
         (clock >> self.table.bits, clock as u32 & self.table.mask())
     }
 
-    /// The reference at effective clock `clock`.
+    /// Returns the reference at effective clock `clock`.
     pub(super) fn at(&self, clock: u64) -> Reference {
         let (block, offset) = self.split(clock);
         let table = self.table;
@@ -204,7 +203,7 @@ impl<'a> References<'a> {
         Reference { page: word & !WRITE, write: word & WRITE != 0 }
     }
 
-    /// The first clock from `from` on at which the thread references this page; `None` if it never does.
+    /// Returns the first clock from `from` on at which the thread references this page, or `None` if it never does.
     pub(super) fn next(&self, page: u32, from: u64) -> Option<u64> {
         let (first, offset) = self.split(from);
         let table = self.table;
@@ -226,12 +225,12 @@ impl<'a> References<'a> {
         None
     }
 
-    /// The last clock in `range` at which the thread references this page.
+    /// Returns the last clock in `range` at which the thread references this page.
     pub(super) fn last(&self, page: u32, range: Range<u64>) -> Option<u64> {
         self.last_of(self.table.starts[page as usize]..self.table.starts[page as usize + 1], range)
     }
 
-    /// The last clock in `range` at which the thread writes this page.
+    /// Returns the last clock in `range` at which the thread writes this page.
     pub(super) fn last_write(&self, page: u32, range: Range<u64>) -> Option<u64> {
         self.last_of(self.table.starts[page as usize]..self.table.write_ends[page as usize], range)
     }
@@ -245,7 +244,7 @@ impl<'a> References<'a> {
         let mut most = offset;
         loop {
             let bijection = self.bijection(block);
-            // Holds clocks plus one; 0 means none.
+            // Holds a clock plus one; 0 means no clock.
             let mut best = 0;
             for slot in slots.clone() {
                 let clock = bijection.clock(slot, table.bits);
@@ -300,7 +299,8 @@ mod tests {
             let sum: f64 = weights.iter().sum();
             for (&count, &weight) in counts.iter().zip(&weights) {
                 prop_assert_eq!(count > 0, weight > 0.0);
-                // Rounding the smallest shares up to one slot takes at most this number of slots from the largest.
+                // Rounding the smallest shares up to one slot removes at most this number of slots from the largest
+                // share.
                 prop_assert!((f64::from(count) - weight / sum * 8192.0).abs() <= 301.0);
             }
         }
@@ -326,7 +326,8 @@ mod tests {
 
     #[test]
     fn gaps_between_touches_are_those_of_independent_draws() {
-        // One page in eight. Gaps are geometric: an eighth of them are 1, and (7/8)^8 = 34 % are longer than 8.
+        // Each page has one slot in eight. The gaps are geometric: an eighth of them are 1, and (7/8)^8 = 34 % are
+        // longer than 8.
         let table = Table::new(&[1.0; 8], 0);
         let refs = References::new(&table, 11, 0);
         let (mut last, mut gaps) = (None, Vec::new());

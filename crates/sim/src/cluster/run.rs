@@ -8,12 +8,12 @@ use super::references::Table;
 use super::schedule::Info;
 use super::world::{Counts, World};
 
-/// How to advance the simulation.
+/// The way in which the simulation advances.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stepping {
-    /// From event to event.
+    /// It advances from event to event.
     Events,
-    /// Clock by clock: the same results, slowly.
+    /// It advances clock by clock. The results are the same, but the run is slow.
     Clocks,
 }
 
@@ -22,14 +22,15 @@ pub enum Stepping {
 pub struct Outcome {
     /// Effective clocks of all threads, in percent of the clocks of all processors (paper 5, 3.1 and 4).
     pub effective_percent: f64,
-    /// Quanta until the first process had its effective quanta, or the largest number allowed.
+    /// Number of quanta until the first process reached its effective quanta. If no process did, this is the largest
+    /// number allowed.
     pub quanta: u32,
     /// Whether any process completed its effective quanta.
     pub finished: bool,
-    /// Clocks for which processors had a thread, in percent of all.
+    /// Clocks for which processors had a thread, in percent of the clocks of all processors.
     pub placed_percent: f64,
-    /// How evenly processor time was shared: Jain's index of processor-clocks over the processes. It is 1 when all had
-    /// the same.
+    /// Fairness of the division of processor time: Jain's index of processor-clocks over the processes. It is 1 if all
+    /// processes had the same time.
     pub fairness: f64,
     /// The counters.
     pub counts: Counts,
@@ -42,7 +43,7 @@ pub struct Outcome {
 pub enum RunError {
     /// The policy cannot be built.
     Policy(String),
-    /// The caller stopped it.
+    /// The caller stopped the run.
     Stopped,
 }
 
@@ -57,11 +58,11 @@ impl std::fmt::Display for RunError {
 
 impl std::error::Error for RunError {}
 
-/// Runs one machine. Between quanta it calls `progress` with the part done, from 0 to 1. If `progress` returns false,
-/// the run stops.
+/// Runs one machine. Between quanta, calls `progress` with the part done, from 0 to 1. If `progress` returns false, the
+/// run stops.
 ///
 /// # Errors
-/// See [`RunError`].
+/// A [`RunError`] says why there is no result.
 pub fn run(
     model: &Model,
     scheduler: &'static Info,
@@ -100,7 +101,8 @@ pub fn run(
     Ok(outcome(model, &world, quanta, finished))
 }
 
-/// The largest part of its effective quanta that any process has had. From 1 on, that process has ended.
+/// Returns the largest part of its effective quanta that any process has reached. If it is 1 or more, that process has
+/// ended.
 fn furthest(model: &Model, world: &World<'_>) -> f64 {
     let needed = u64::from(model.finish_quanta) * u64::from(model.quantum_clk);
     let parts = world.state.processes.iter().map(|process| {

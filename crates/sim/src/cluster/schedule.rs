@@ -1,5 +1,5 @@
-//! Which process runs where: priorities, the paper's five ways to choose clusters (paper 5, section 3.2), and the
-//! assignment of threads to clusters.
+//! Decides which process runs on which clusters: the priorities, the paper's five ways to choose clusters (paper 5,
+//! section 3.2), and the assignment of threads to clusters.
 
 use std::cmp::Reverse;
 
@@ -8,19 +8,20 @@ use super::model::{Priority, Rules};
 use super::network::Network;
 use super::state::{NONE, Process, State};
 
-/// What a scheduler knows when it places one process.
+/// The facts that a scheduler knows when it places one process.
 pub struct Landscape<'a> {
-    /// The tree.
+    /// The tree between the clusters.
     pub network: &'a Network,
     /// For each cluster, whether it is still free.
     pub free: &'a [bool],
-    /// The process's pages on a cluster.
+    /// Returns the number of the process's pages on a cluster.
     pub pages: &'a dyn Fn(u32) -> u64,
-    /// Pages that a cluster has to hold for the processes that ran there last: their own pages and those they share.
+    /// Returns the number of pages that a cluster has to hold for the processes that ran there last: their own pages
+    /// and those they share.
     pub load: &'a dyn Fn(u32) -> u64,
-    /// The clusters of its last run; empty before the first.
+    /// The clusters of the process's last run; empty before its first run.
     pub last: &'a [u32],
-    /// The number of clusters it asks for.
+    /// The number of clusters that the process asks for.
     pub want: u32,
     /// The rules that the paper leaves open.
     pub rules: Rules,
@@ -41,8 +42,8 @@ impl Landscape<'_> {
         0..self.network.clusters()
     }
 
-    /// Takes `want` of these free clusters: first those that hold pages of the process (or most of its pages), then the
-    /// others from the left.
+    /// Chooses `want` of these clusters that are free. Clusters that hold pages of the process (or most of its pages)
+    /// come first, then the other clusters from the left.
     fn by_pages(&self, clusters: impl Iterator<Item = u32>) -> Option<Vec<u32>> {
         let free = clusters.filter(|&cluster| self.is_free(cluster));
         let most = if self.rules.prefer_most { u64::MAX } else { 1 };
@@ -53,8 +54,9 @@ impl Landscape<'_> {
         (chosen.len() == self.want as usize).then_some(chosen)
     }
 
-    /// The home of a process, on the lowest level whose nodes have enough clusters: the node with most of the clusters
-    /// of its last run. Before its first run: the first node with enough free clusters.
+    /// Returns the home of a process, a node on the lowest level whose nodes have enough clusters. It is the node with
+    /// most of the clusters of the process's last run. Before the first run, it is the first node with enough free
+    /// clusters.
     fn home(&self) -> Option<std::ops::Range<u32>> {
         let level = self.network.home_level(self.want);
         let mut nodes = (0..self.network.nodes(level)).map(|node| {
@@ -78,7 +80,7 @@ pub struct Info {
     /// A one-line description.
     pub summary: &'static str,
     place: fn(&Landscape<'_>, &mut Draw) -> Option<Vec<u32>>,
-    /// Whether pages that a process has where it ran last raise its priority.
+    /// Whether a process has a higher priority if its pages are where it ran last.
     weighs: bool,
 }
 
@@ -127,8 +129,8 @@ fn algo3(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
     land.by_pages(land.home()?)
 }
 
-/// A process that has not run yet is placed as by algo2. If all its pages on a cluster were replaced, it has pages on
-/// fewer clusters than it wants; a [rule](Rules::lost_waits) decides what happens then.
+/// Places a process that has not run yet as `algo2` does. If all its pages on a cluster were replaced, a process has
+/// pages on fewer clusters than it wants. Then a [rule](Rules::lost_waits) decides whether it waits.
 fn algo4(land: &Landscape<'_>, draw: &mut Draw) -> Option<Vec<u32>> {
     let has_pages = |cluster: &u32| (land.pages)(*cluster) > 0;
     let is_lost = || !land.rules.lost_waits && land.all().filter(has_pages).count() < land.want as usize;
@@ -138,10 +140,10 @@ fn algo4(land: &Landscape<'_>, draw: &mut Draw) -> Option<Vec<u32>> {
     land.by_pages(land.all().filter(has_pages))
 }
 
-/// A process always runs where it ran first. It first goes to the block whose clusters have the fewest pages to hold
-/// for the processes settled there. Blocks are divided as in a buddy system, so disjoint processes fill the machine
-/// together. A process whose block is taken does not run. No process starves, because the most urgent one finds all
-/// clusters free.
+/// Runs a process always where it ran first. At first, the process gets the block whose clusters have the fewest pages
+/// to hold for the processes settled there. Blocks are divided as in a buddy system, so disjoint processes fill the
+/// machine together. A process whose block is in use does not run. No process starves, because the most urgent process
+/// finds all clusters free.
 fn settle(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
     if !land.last.is_empty() {
         return land.last.iter().all(|&cluster| land.is_free(cluster)).then(|| land.last.to_vec());
@@ -160,9 +162,9 @@ fn settle(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
     choices.min().map(|(_, free)| free.into_iter().map(|(_, cluster)| cluster).collect())
 }
 
-/// The nodes that a job should take, chosen as [algo4](SCHEDULERS) chooses clusters for a process. Takes the nodes with
-/// most pages; if fewer than `want` nodes hold pages, takes any others as well. Returns `None` if there are fewer than
-/// `want` nodes.
+/// Chooses the nodes for a job, as [algo4](SCHEDULERS) chooses clusters for a process. Chooses the nodes with most
+/// pages. If fewer than `want` nodes hold pages, adds any other nodes. Returns `None` if there are fewer than `want`
+/// nodes.
 #[must_use]
 pub fn propose(pages: &[u64], want: u32) -> Option<Vec<u32>> {
     if pages.is_empty() || (pages.len() as u64) < u64::from(want) {
@@ -175,7 +177,7 @@ pub fn propose(pages: &[u64], want: u32) -> Option<Vec<u32>> {
         free: &free,
         pages: &|node| pages[node as usize],
         load: &|_| 0,
-        // The job counts as one that has run before, unless no node holds pages.
+        // The job counts as one that ran before, unless no node holds pages.
         last: &[0],
         want,
         rules: Rules { prefer_most: true, lost_waits: false },
@@ -184,10 +186,10 @@ pub fn propose(pages: &[u64], want: u32) -> Option<Vec<u32>> {
 }
 
 impl Info {
-    /// The scheduler of this name.
+    /// Returns the scheduler with this name.
     ///
     /// # Errors
-    /// There is no such scheduler. The message lists all.
+    /// There is no such scheduler. The message lists all schedulers.
     pub fn find(name: &str) -> Result<&'static Self, String> {
         SCHEDULERS.iter().find(|info| info.name == name).ok_or_else(|| {
             let all: Vec<&str> = SCHEDULERS.iter().map(|info| info.name).collect();
@@ -195,7 +197,7 @@ impl Info {
         })
     }
 
-    /// The clusters for a process; `None` if it does not run in this quantum.
+    /// Returns the clusters for a process, or `None` if the process does not run in this quantum.
     pub(super) fn place(&self, land: &Landscape<'_>, draw: &mut Draw) -> Option<Vec<u32>> {
         (self.place)(land, draw)
     }
@@ -203,10 +205,10 @@ impl Info {
 
 /// Sorts the processes by urgency, the most urgent first, and sets the rank of each.
 ///
-/// A scheduler that [weighs](Info::weighs) pages raises a process's priority by up to `priority.near` quanta: by all of
-/// them if every page that it needs is where it ran last, and in proportion otherwise. So processes alternate less
-/// often, the process with fewest pages to fetch goes on or returns first, and none is delayed by more than those
-/// quanta.
+/// A scheduler that [weighs](Info::weighs) pages raises a process's priority by up to `priority.near` quanta. It adds
+/// all of them if every page that the process needs is where it ran last, and a proportional part otherwise. So
+/// processes alternate less often, and the process with the fewest pages to fetch continues or returns first. No
+/// process is delayed by more than those quanta.
 pub(super) fn by_priority(state: &mut State<'_>, priority: &Priority, scheduler: &Info) -> Vec<u32> {
     let near = |process: u32| {
         let found = &state.processes[process as usize];
@@ -237,8 +239,8 @@ pub(super) fn by_priority(state: &mut State<'_>, priority: &Priority, scheduler:
     order
 }
 
-/// The cluster of each thread. If a thread last ran on one of the chosen clusters, it gets that cluster again. The
-/// other threads get the remaining clusters in order (paper 5, end of 3.2).
+/// Returns the cluster of each thread. A thread that last ran on one of the chosen clusters gets that cluster again.
+/// The other threads get the remaining clusters in order (paper 5, end of 3.2).
 pub(super) fn threads_to_clusters(last: &[u32], chosen: &[u32], threads: u32) -> Vec<u32> {
     let mut placed = vec![NONE; threads as usize];
     let mut others: Vec<u32> = chosen.to_vec();
@@ -259,14 +261,14 @@ mod tests {
     use crate::cluster::Config;
     use crate::cluster::state::State;
 
-    /// The choice of a scheduler on a network, given the pages on each cluster, the taken clusters, and the clusters of
-    /// the last run.
+    /// Returns the choice of a scheduler on a network. The arguments give the pages on each cluster, the taken
+    /// clusters, and the clusters of the last run.
     fn choose(name: &str, network: &str, pages: &[u64], taken: &[u32], last: &[u32], want: u32) -> Option<Vec<u32>> {
         let network: Network = network.parse().unwrap();
         let free: Vec<bool> = (0..network.clusters()).map(|cluster| !taken.contains(&cluster)).collect();
         let on = |cluster: u32| pages.get(cluster as usize).copied().unwrap_or(0);
         let rules = Rules { prefer_most: true, lost_waits: true };
-        // Clusters further left have more pages to hold.
+        // The further left a cluster is, the more pages it has to hold.
         let load = |cluster: u32| u64::from(100 - cluster);
         let land = Landscape { network: &network, free: &free, pages: &on, load: &load, last, want, rules };
         Info::find(name).unwrap().place(&land, &mut Draw::new(1, 1))
@@ -285,13 +287,13 @@ mod tests {
 
     #[test]
     fn algo2_leaves_its_home_where_algo3_waits() {
-        // Home is the second group of four, where the process ran last. Most of its pages are in the third.
+        // The home is the second group of four, where the process ran last. Most of its pages are in the third group.
         let pages = [0, 0, 0, 0, 1, 5, 2, 0, 9, 9, 9, 9];
         assert_eq!(choose("algo2", "4x4", &pages, &[], &[4, 5, 6], 3), Some(vec![5, 6, 4]));
         assert_eq!(choose("algo3", "4x4", &pages, &[], &[4, 5, 6], 3), Some(vec![5, 6, 4]));
         assert_eq!(choose("algo2", "4x4", &pages, &[4, 5], &[4, 5, 6], 3), Some(vec![8, 9, 10]));
         assert_eq!(choose("algo3", "4x4", &pages, &[4, 5], &[4, 5, 6], 3), None);
-        // Before the first run, home is the first group with room.
+        // Before the first run, the home is the first group with room.
         assert_eq!(choose("algo3", "4x4", &[], &[1, 2], &[], 3), Some(vec![4, 5, 6]));
         assert_eq!(choose("algo2", "4x4", &[], &[1, 5, 6, 8, 9, 12, 13], &[], 3), Some(vec![0, 2, 3]));
     }
@@ -311,7 +313,7 @@ mod tests {
         assert_eq!(choose("settle", "4x4", &[9; 16], &[13, 14], &[], 3), Some(vec![11, 10, 9]));
         assert_eq!(choose("settle", "4x4", &[], &[], &[1, 7, 4], 3), Some(vec![1, 7, 4]));
         assert_eq!(choose("settle", "4x4", &[], &[7], &[1, 7, 4], 3), None);
-        // Three of five do not fit into the last block, which has an odd size.
+        // Three of five clusters do not fit into the last block, which has an odd size.
         assert_eq!(choose("settle", "5", &[], &[], &[], 3), Some(vec![3, 2, 1]));
     }
 
@@ -344,8 +346,8 @@ mod tests {
             ran_last: 0.75,
             near: 0.0,
         };
-        // All have four processors. Process 2 has used least. Process 3 has used the same as 0, and has waited in
-        // addition. Process 1 has run just now.
+        // All processes have four processors. Process 2 has used least. Process 3 has used as much as process 0, and
+        // has also waited. Process 1 ran in the last quantum.
         for (process, quanta, effective, running) in
             [(0, 2, 2.0, false), (1, 3, 3.0, true), (2, 1, 1.0, false), (3, 4, 2.0, false)]
         {
@@ -356,7 +358,8 @@ mod tests {
         let algo4 = Info::find("algo4").unwrap();
         assert_eq!(by_priority(&mut state, &priority, algo4), [2, 1, 0, 3]);
         assert_eq!([0, 1, 2, 3].map(|process: usize| state.processes[process].rank), [1, 2, 3, 0]);
-        // Pages in memory count against a process. For a scheduler that weighs pages, those at its place count for it.
+        // Pages in memory lower a process's priority. For a scheduler that weighs pages, pages where the process ran
+        // last raise it.
         state.processes[2].resident = 10_000;
         assert_eq!(by_priority(&mut state, &priority, algo4), [1, 0, 3, 2]);
     }

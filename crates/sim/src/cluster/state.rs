@@ -6,72 +6,72 @@ use super::draw::Draw;
 use super::model::{FirstTouch, Model};
 use super::references::{References, Table};
 
-/// The value for "no cluster", "no thread" or "no number".
+/// The value for "no cluster", "no thread" and "no number".
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A parallel process. It has one thread for each processor that it asks for.
 #[derive(Debug)]
 pub(super) struct Process {
-    /// The number of its first thread.
+    /// The number of the process's first thread.
     pub(super) first_thread: u32,
     pub(super) processors: u32,
     pub(super) shared_pages: u32,
     pub(super) private_pages: u32,
-    /// The number of its first page. The shared pages come first, then the private pages of each thread.
+    /// The number of the process's first page. The shared pages come first, then the private pages of each thread.
     pub(super) first_page: u32,
-    /// The cluster of each thread in the last run; empty before the first.
+    /// The cluster of each thread in the process's last run; empty before its first run.
     pub(super) placed: Vec<u32>,
-    /// Quanta in which it ran.
+    /// Number of quanta in which the process ran.
     pub(super) quanta: u32,
-    /// Mean number of effective clocks of its threads, in quanta.
+    /// Mean number of effective clocks of the process's threads, in quanta.
     pub(super) effective_quanta: f64,
-    /// Whether it runs in this quantum. Between two quanta: whether it ran in the last.
+    /// Whether the process runs in this quantum. Between two quanta: whether it ran in the last one.
     pub(super) running: bool,
-    /// Number of its pages in memory, including copies.
+    /// Number of the process's pages in memory, including copies.
     pub(super) resident: u32,
-    /// Its place in the order of arrival.
+    /// The process's place in the order of arrival.
     pub(super) arrival: u32,
     /// The process's rank among all processes by urgency; 0 is the least urgent.
     pub(super) rank: u32,
-    /// How many of its threads wait for the others of the whole process.
+    /// Number of the process's threads that wait at a barrier of the whole process.
     pub(super) at_barrier: u32,
 }
 
 /// An interval in which a thread executed one reference in each clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interval {
-    /// Its first clock.
+    /// The first clock of the interval.
     pub(super) clock: u64,
-    /// The thread's effective clock at its start.
+    /// The thread's effective clock at the start of the interval.
     pub(super) effective: u64,
-    /// Its length in clocks.
+    /// The length of the interval, in clocks.
     pub(super) length: u64,
 }
 
-/// A thread: what it has done and what it waits for.
+/// A thread: the clocks it has executed, and the event it waits for.
 #[derive(Debug)]
 pub(super) struct Thread<'a> {
     pub(super) process: u32,
     pub(super) references: References<'a>,
-    /// Effective clocks up to [`since`](Thread::since).
+    /// Number of effective clocks up to [`since`](Thread::since).
     pub(super) effective: u64,
-    /// The clock from which it executes, if it is on a processor and not at a barrier. The clock is in the future while
-    /// the thread waits for a page.
+    /// The clock from which the thread executes, if it is on a processor and not at a barrier. The clock is in the
+    /// future while the thread waits for a page.
     pub(super) since: u64,
-    /// The clock from which it can execute, while it is on no processor.
+    /// The clock from which the thread can execute, while it is on no processor.
     pub(super) wake: u64,
-    /// Whether it waits at a barrier that it reached at [`effective`](Thread::effective).
+    /// Whether the thread waits at a barrier. It reached the barrier at [`effective`](Thread::effective).
     pub(super) at_barrier: bool,
-    /// Its cluster in this quantum, or [`NONE`].
+    /// The thread's cluster in this quantum, or [`NONE`].
     pub(super) cluster: u32,
-    /// The effective clock of the last write that it has waited for, plus one.
+    /// The effective clock of the last write that the thread has waited for, plus one.
     pub(super) paid: u64,
-    /// Its recent intervals, oldest first.
+    /// The thread's recent intervals, oldest first.
     pub(super) recent: VecDeque<Interval>,
 }
 
 impl Thread<'_> {
-    /// The thread's effective clocks up to this moment. Within a clock, clusters take turns from the left.
+    /// Returns the thread's effective clocks up to this moment. Within a clock, clusters take turns from the left.
     pub(super) fn done(&self, now: Moment) -> u64 {
         if self.at_barrier || self.cluster == NONE {
             return self.effective;
@@ -80,7 +80,7 @@ impl Thread<'_> {
         self.effective + until.saturating_sub(self.since)
     }
 
-    /// Ends an interval at an effective clock. Drops intervals that ended more than `keep` clocks before.
+    /// Ends an interval at an effective clock. Drops intervals that ended more than `keep` clocks earlier.
     pub(super) fn close(&mut self, effective: u64, keep: u64) {
         let length = effective - self.effective;
         if length > 0 {
@@ -105,13 +105,13 @@ pub(super) struct Moment {
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) process: u32,
-    /// Its thread, or [`NONE`] for a shared page.
+    /// The page's thread, or [`NONE`] for a shared page.
     pub(super) thread: u32,
-    /// Its index in the tables of its threads.
+    /// The page's index in the tables of its threads.
     pub(super) index: u32,
-    /// Whether the page has been referenced. Its bytes are then on disk if no memory has them.
+    /// Whether the page has been referenced. If so, its bytes are in a memory or on disk.
     pub(super) exists: bool,
-    /// The memories that have it, and its number in each. At most one memory has a private page.
+    /// The memories that hold the page, and the page's number in each. Only one memory may hold a private page.
     pub(super) copies: Vec<(u32, u32)>,
 }
 
@@ -120,7 +120,7 @@ impl Page {
         self.thread == NONE
     }
 
-    /// The page's number in a cluster's memory; [`NONE`] if that memory does not hold the page.
+    /// Returns the page's number in a cluster's memory, or [`NONE`] if that memory does not hold the page.
     pub(super) fn number_on(&self, cluster: u32) -> u32 {
         self.copies.iter().find(|copy| copy.0 == cluster).map_or(NONE, |copy| copy.1)
     }
@@ -132,13 +132,13 @@ pub(super) struct State<'a> {
     pub(super) processes: Vec<Process>,
     pub(super) threads: Vec<Thread<'a>>,
     pub(super) pages: Vec<Page>,
-    /// Pages of each process on each cluster.
+    /// Number of pages of each process on each cluster.
     on: Vec<u32>,
     clusters: u32,
 }
 
 impl<'a> State<'a> {
-    /// The state before anything has run. `tables` has one table for each group of processes.
+    /// Makes the state before the first quantum. `tables` has one table for each group of processes.
     pub(super) fn new(model: &Model, tables: &'a [Table], seed: u64) -> Self {
         let (mut processes, mut threads, mut pages) = (Vec::new(), Vec::new(), Vec::new());
         for (group, table) in model.processes.iter().zip(tables) {
@@ -182,12 +182,12 @@ impl<'a> State<'a> {
         Self { processes, threads, pages, on, clusters }
     }
 
-    /// Pages of a process on a cluster.
+    /// Returns the number of pages of a process on a cluster.
     pub(super) fn on(&self, process: u32, cluster: u32) -> u32 {
         self.on[(process * self.clusters + cluster) as usize]
     }
 
-    /// The page at this index of a thread's table.
+    /// Returns the page at this index of a thread's table.
     pub(super) fn page_of(&self, thread: u32, index: u32) -> u32 {
         let process = &self.processes[self.threads[thread as usize].process as usize];
         match index.checked_sub(process.shared_pages) {
@@ -199,7 +199,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Notes that a memory has a page.
+    /// Notes that a memory now holds a page.
     pub(super) fn put(&mut self, page: u32, cluster: u32, id: u32) {
         let page = &mut self.pages[page as usize];
         page.exists = true;
@@ -208,7 +208,7 @@ impl<'a> State<'a> {
         self.processes[page.process as usize].resident += 1;
     }
 
-    /// Notes that a memory no longer has a page.
+    /// Notes that a memory no longer holds a page.
     pub(super) fn take(&mut self, page: u32, cluster: u32) {
         let page = &mut self.pages[page as usize];
         page.copies.retain(|copy| copy.0 != cluster);

@@ -1,7 +1,7 @@
-//! Faults, transfers and replacement, and which process runs where in each quantum.
+//! Faults, transfers and replacement, and the choice of the processes that run in each quantum.
 //!
-//! Both engines drive this code. They differ in how they find the next event, and in how they know a thread's past
-//! references, which they provide by [`History`].
+//! Both engines drive this code. Each engine finds the next event in its own way. Each also knows a thread's past
+//! references in its own way, and provides them by [`History`].
 
 use hanare_paging::kinds::{Kind, Urgency};
 use hanare_paging::policy::{Leave, SpecError};
@@ -13,13 +13,13 @@ use super::references::Table;
 use super::schedule::{self, Info, Landscape};
 use super::state::{Interval, Moment, NONE, State};
 
-/// A thread's past, as an engine knows it.
+/// The past references of the threads, as an engine knows them.
 pub(super) trait History {
-    /// The last effective clock in `range` at which the thread referenced the page at `index` of its table.
+    /// Returns the last effective clock in `range` at which the thread referenced the page at `index` of its table.
     fn last(&self, state: &State<'_>, thread: u32, index: u32, range: std::ops::Range<u64>) -> Option<u64>;
     /// Whether the thread referenced the page at `index` of its table at an effective clock in `range`.
     fn referenced(&self, state: &State<'_>, thread: u32, index: u32, range: std::ops::Range<u64>) -> bool;
-    /// Whether a thread wrote a page less than this many clocks before `now`.
+    /// Whether a thread wrote a page less than `clocks` clocks before `now`.
     fn wrote(&self, state: &State<'_>, thread: u32, index: u32, now: Moment, clocks: u64) -> bool;
 }
 
@@ -30,7 +30,7 @@ pub(super) enum Fault {
     Ready,
     /// The page will be present at this clock.
     Wait(u64),
-    /// No page may leave now. Try again at this clock.
+    /// No page may leave now. The thread tries again at this clock.
     Retry(u64),
 }
 
@@ -38,7 +38,7 @@ pub(super) enum Fault {
 #[derive(Debug)]
 pub(super) struct Runner {
     pub(super) thread: u32,
-    /// For each page of its table, the page's number in this memory, or [`NONE`].
+    /// For each page of the thread's table: the page's number in this memory, or [`NONE`].
     pub(super) ids: Vec<u32>,
     /// Effective clock up to which the policy knows the references.
     reported: u64,
@@ -47,19 +47,19 @@ pub(super) struct Runner {
 /// The counters of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// First references to pages.
+    /// Number of first references to pages.
     pub first_touches: u64,
-    /// Shared pages copied from another cluster.
+    /// Number of shared pages copied from another cluster.
     pub copies: u64,
-    /// Private pages moved from another cluster.
+    /// Number of private pages moved from another cluster.
     pub migrations: u64,
-    /// Pages read from disk.
+    /// Number of pages read from disk.
     pub disk_reads: u64,
-    /// Pages replaced.
+    /// Number of pages replaced.
     pub evictions: u64,
-    /// Clocks waited for busy links.
+    /// Number of clocks waited for busy links.
     pub link_wait_clk: u64,
-    /// Clocks for which clusters had a thread.
+    /// Number of clocks for which clusters had a thread.
     pub placed_clk: u64,
 }
 
@@ -68,15 +68,15 @@ pub(super) struct World<'a> {
     pub(super) model: &'a Model,
     pub(super) state: State<'a>,
     pub(super) runners: Vec<Option<Runner>>,
-    /// Pages of the faulting thread's own table that its fault replaced. The engine takes them.
+    /// Pages of the faulting thread's own table that its fault replaced. The engine empties the list.
     pub(super) lost: Vec<u32>,
     pub(super) counts: Counts,
     memories: Vec<Memory>,
-    /// Pages that each cluster has to hold for the processes that ran there last.
+    /// For each cluster: the number of pages that it has to hold for the processes that ran there last.
     load: Vec<u64>,
     links: Links,
     scheduler: &'static Info,
-    /// The longest time an update takes, in clocks.
+    /// The longest time that an update of all copies needs, in clocks.
     update_clk: u64,
 }
 
@@ -109,7 +109,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// Serves a fault of the thread on a cluster: the page at `index` of its table is absent.
+    /// Serves a fault of the thread on a cluster. The page at `index` of the thread's table is absent.
     pub(super) fn fault(&mut self, history: &impl History, now: Moment, index: u32, write: bool) -> Fault {
         let cluster = now.cluster;
         let Some(runner) = &self.runners[cluster as usize] else { return Fault::Ready };
@@ -131,7 +131,7 @@ impl<'a> World<'a> {
         if wait == 0 { Fault::Ready } else { Fault::Wait(now.clock + wait) }
     }
 
-    /// Clocks until the bytes of a page are here. A private page leaves the memory it was in.
+    /// Returns the clocks until the bytes of a page arrive. A private page leaves the memory that it was in.
     fn fetch(&mut self, page: u32, now: Moment) -> u64 {
         let found = &self.state.pages[page as usize];
         let network = &self.model.network;
@@ -156,7 +156,7 @@ impl<'a> World<'a> {
         u64::from(self.model.remote_clk) * u64::from(levels) + busy
     }
 
-    /// The kind of a page once it has `more` further copies.
+    /// Returns the kind that a page has with `more` further copies.
     fn kind(&self, page: u32, more: usize) -> Kind {
         let page = &self.state.pages[page as usize];
         match (page.is_shared(), page.copies.len() + more) {
@@ -166,8 +166,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Reports a page's new kind to the memory that has its only copy. If `but` has just got a copy, that is the other
-    /// memory.
+    /// Reports a shared page's kind to the memories that hold the page, except to the memory of `but`. With more than
+    /// two copies, the kind has not changed, so nothing is reported.
     fn report_kind(&mut self, page: u32, but: u32) {
         let found = &self.state.pages[page as usize];
         if found.is_shared() && found.copies.len() <= 2 {
@@ -178,7 +178,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Makes room for one page. Returns whether it could.
+    /// Makes room for one page. Returns false if no page may leave.
     fn evict(&mut self, history: &impl History, now: Moment) -> bool {
         let victim = self.victim(history, now, true).or_else(|| {
             self.report_references(history, now);
@@ -201,8 +201,8 @@ impl<'a> World<'a> {
         true
     }
 
-    /// The page that leaves next. A page under update may not leave. With `unseen`, a page may not leave either if it
-    /// was referenced after the policy's last report: the policy's order does not contain that reference.
+    /// Returns the page that leaves next. A page under update may not leave. With `unseen`, a page may not leave either
+    /// if it was referenced after the last report to the policy. The policy's order does not contain that reference.
     fn victim(&mut self, history: &impl History, now: Moment, unseen: bool) -> Option<u32> {
         let (state, runner) = (&self.state, self.runners[now.cluster as usize].as_ref()?);
         let (model, update_clk) = (self.model, self.update_clk);
@@ -238,19 +238,19 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Clocks that a write to the page at `index` waits for its copies to be updated.
+    /// Returns the clocks that a write to the page at `index` waits until all copies are updated.
     pub(super) fn update_wait(&self, cluster: u32, index: u32) -> u64 {
         let Some(runner) = &self.runners[cluster as usize] else { return 0 };
         let page = self.state.page_of(runner.thread, index);
         update_time(self.model, &self.state, page, cluster)
     }
 
-    /// Clocks for which past intervals are kept: the longest time that an update takes.
+    /// Returns the clocks for which past intervals are kept: the longest time that an update needs.
     pub(super) fn keep_clk(&self) -> u64 {
         self.update_clk
     }
 
-    /// Decides which process runs where from `clock` on, and puts its threads there.
+    /// Chooses the processes that run from `clock` on, and puts their threads on clusters.
     pub(super) fn begin_quantum(&mut self, clock: u64, seed: u64) {
         let number = clock / u64::from(self.model.quantum_clk);
         let mut draw = super::draw::Draw::new(seed, (1 << 41) + number);
@@ -300,7 +300,7 @@ impl<'a> World<'a> {
         found.placed = placed;
     }
 
-    /// Takes all threads off their clusters at the end of a quantum. `clock` is the first of the next quantum.
+    /// Removes all threads from their clusters at the end of a quantum. `clock` is the first clock of the next quantum.
     pub(super) fn end_quantum(&mut self, history: &impl History, clock: u64) {
         let keep = self.keep_clk();
         for cluster in 0..self.runners.len() as u32 {
@@ -325,8 +325,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Handles a thread's arrival at a synchronisation. If it is the last of its group, returns the group, and the
-    /// thread does not wait. `number` counts the synchronisations.
+    /// Notes that a thread arrived at a synchronisation. `number` counts the synchronisations. If the thread is the
+    /// last of its group, returns the group, and the thread does not wait.
     pub(super) fn arrive(&mut self, thread: u32, number: u64, seed: u64) -> Option<Vec<u32>> {
         let process = self.state.threads[thread as usize].process;
         let found = &mut self.state.processes[process as usize];
@@ -360,7 +360,7 @@ impl<'a> World<'a> {
         Some(group)
     }
 
-    /// Lets a group go on at this clock. A thread without a processor goes on in its next quantum.
+    /// Lets a group of threads continue at this clock. A thread without a processor continues in its next quantum.
     pub(super) fn release(&mut self, group: &[u32], clock: u64) {
         for &thread in group {
             let thread = &mut self.state.threads[thread as usize];
@@ -369,7 +369,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Whether an update of a page is under way: it lasts until all copies have the last write.
+/// Whether an update of a page is in progress. An update lasts until all copies have the last write.
 fn under_update(
     model: &Model,
     most_clk: u64,
@@ -389,14 +389,14 @@ fn under_update(
     })
 }
 
-/// Clocks until a write on a cluster has reached all copies of a page.
+/// Returns the clocks until a write on a cluster has reached all copies of a page.
 fn update_time(model: &Model, state: &State<'_>, page: u32, cluster: u32) -> u64 {
     let copies = state.pages[page as usize].copies.iter();
     let levels = copies.map(|copy| model.network.levels(cluster, copy.0)).max().unwrap_or(0);
     u64::from(model.communication_clk) * u64::from(levels)
 }
 
-/// The clock at which a thread executed an effective clock, if it did so in this interval.
+/// Returns the clock at which a thread executed an effective clock. Returns `None` if that was not in this interval.
 pub(super) fn clock_of(interval: &Interval, effective: u64) -> Option<u64> {
     let after = effective.checked_sub(interval.effective).filter(|after| *after < interval.length)?;
     Some(interval.clock + after)

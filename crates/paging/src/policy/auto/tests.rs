@@ -7,8 +7,8 @@ fn space(units: u32, hides: bool) -> Space {
     Space { units, block_units: 1, seed: 7, hides }
 }
 
-/// Misses of a policy in memory of this size, and the number of pages that it unmapped. Hits are seen only on unmapped
-/// pages.
+/// Returns the number of misses of a policy in a memory of `capacity` pages, and the number of pages that it unmapped.
+/// The policy sees hits only on unmapped pages.
 fn misses(name: &str, space: Space, capacity: usize, references: &[u32]) -> (u32, u32) {
     let mut trial = Trial::new(super::super::build(name, space).unwrap(), capacity);
     trial.visible = false;
@@ -30,8 +30,8 @@ fn misses(name: &str, space: Space, capacity: usize, references: &[u32]) -> (u32
 #[test]
 fn it_falls_back_soon_where_the_followed_policy_thrashes() {
     const CAPACITY: u32 = 1024;
-    // Loops that do not fit, in which the first policy followed does best. Then a loop that fits and whose pages
-    // that policy refuses.
+    // The first loops do not fit into memory, and the policy followed at first does best. The later loops fit, but that
+    // policy refuses their pages.
     let long = (0..30).flat_map(|_| 0..CAPACITY + CAPACITY / 2);
     let short = (0..400).flat_map(|_| 4 * CAPACITY..4 * CAPACITY + CAPACITY / 2);
     let references: Vec<u32> = long.chain(short).collect();
@@ -39,15 +39,15 @@ fn it_falls_back_soon_where_the_followed_policy_thrashes() {
         let misses = |name: &str| misses(name, space(8 * CAPACITY, hides), CAPACITY as usize, &references).0;
         let (auto, baseline, followed) = (misses("auto"), misses(CANDIDATES[BASELINE]), misses(CANDIDATES[FIRST]));
         assert!(followed > 4 * baseline, "the trap is one: {followed} misses against {baseline}");
-        // Auto gets most of the gain on the first loop, and leaves that policy on the second at little cost.
+        // Auto gets most of the gain on the long loops. On the short loops, it leaves the first policy at little cost.
         assert!(auto < baseline / 2 + CAPACITY, "hides {hides}: {auto} misses against {baseline}");
     }
 }
 
 #[test]
 fn it_falls_back_where_more_pages_return_than_in_the_baselines_cache() {
-    // The sampled pages are referenced in a loop. Half of the other pages return, at about the same rate or at four
-    // times that rate.
+    // The sampled pages are referenced in a loop. Half of the other pages return, at about the rate of the sampled
+    // pages or at four times that rate.
     for (often, falls_back) in [(1, false), (4, true)] {
         let mut auto = Auto::new(space(4096, true));
         let (sampled, others): (Vec<_>, Vec<_>) = (0..4096).map(PageId).partition(|&page| auto.name_of(page).is_some());
@@ -71,7 +71,7 @@ fn it_falls_back_where_more_pages_return_than_in_the_baselines_cache() {
 
 #[test]
 fn few_pages_are_hidden_beside_those_that_come() {
-    // A loop over three pages in a memory of two. Some of its pages always stay.
+    // The loop has three pages for every two pages of memory. Some pages of the loop always stay.
     let references: Vec<u32> = (0..40).flat_map(|_| 0..1536).collect();
     let (misses, hidden) = misses("auto", space(4096, true), 1024, &references);
     assert!(hidden > 500 && hidden <= misses / ARRIVALS_A_HIDE, "{hidden} for {misses} misses");

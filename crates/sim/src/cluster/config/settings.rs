@@ -1,4 +1,4 @@
-//! The table of all settings: each one's name, its valid values, and where they are stored.
+//! The table of all settings: for each setting its name, its valid values, and the field that stores the value.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -13,14 +13,15 @@ use crate::cluster::network::NetworkError;
 use crate::cluster::references::PAGES_MAX;
 use crate::cluster::schedule::Info;
 
-/// One setting: its name, its valid values, and how to set it. The text of an `Err`, if any, is added to the message.
+/// One setting: its name, its valid values, and a function that sets it. If that function returns an `Err` with a text,
+/// the text is added to the message.
 pub(super) struct Setting {
     pub(super) key: &'static str,
     pub(super) takes: &'static str,
     pub(super) set: fn(&mut Config, &Given<'_>, Loader<'_>) -> Result<(), Option<String>>,
 }
 
-/// A value as the user gave it.
+/// A value as the user wrote it.
 pub(super) enum Given<'a> {
     Integer(i64),
     Float(f64),
@@ -44,7 +45,7 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// The items of a list; none for anything else.
+    /// Returns the items of a list. For any other value, returns no items.
     pub(super) fn items(&self) -> &[Self] {
         if let Self::List(items) = self { items } else { &[] }
     }
@@ -69,7 +70,7 @@ impl<'a> Given<'a> {
         if let Self::Text(text) = self { Ok(text) } else { Err(None) }
     }
 
-    /// Returns true for the text `yes`, and false for the text `no`. Any other value is refused.
+    /// Returns true for the text `yes`, and false for the text `no`. Refuses any other value.
     fn either(&self, no: &str, yes: &str) -> Result<bool, Option<String>> {
         match self.text()? {
             text if text == no => Ok(false),
@@ -131,7 +132,7 @@ macro_rules! real {
 
 const CLOCKS: RangeInclusive<u32> = 0..=CLOCKS_MAX;
 
-/// All settings but those of `[[process]]`.
+/// All settings except those of `[[process]]`.
 pub(super) const SETTINGS: &[Setting] = &[
     Setting {
         key: "cells.networks",
@@ -301,7 +302,7 @@ fn frequencies(text: &str, load: Loader<'_>) -> Result<Frequencies, Option<Strin
     }
 }
 
-/// Reads the weights of a file, one on each line. The error text continues after the file's name.
+/// Reads weights, one on each line. The text of an error is appended to the file's name.
 fn weights(text: &str) -> Result<Vec<f64>, String> {
     let mut weights = Vec::new();
     for (index, line) in text.lines().enumerate().take(PAGES_MAX as usize) {
@@ -313,7 +314,7 @@ fn weights(text: &str) -> Result<Vec<f64>, String> {
     Ok(weights)
 }
 
-/// The message about an unknown setting: it lists the settings of its section, or all sections.
+/// Returns the message about an unknown setting. The message lists the settings of its section, or all sections.
 pub(super) fn unknown(key: &str) -> String {
     let split = |setting: &Setting| setting.key.split_once('.').unwrap_or(("", setting.key));
     let section = key.split('.').next().unwrap_or_default();
