@@ -1,5 +1,5 @@
-/* execl, execlp and execle. Each collects its arguments in a list, and passes the list to this library's execv, execvp or
- * execve. */
+/* execl, execlp and execle. Each collects its arguments in a list, and passes the list to this library's execv, execvp
+ * or execve. */
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <stddef.h>

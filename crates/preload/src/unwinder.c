@@ -1,9 +1,9 @@
 /* The unwinder that this library is linked with. It passes each call to the libgcc_s that the process has loaded.
  *
- * The C library unwinds a cancelled thread, and loads libgcc_s for this. Some frames of this library free resources when
- * they are unwound, and then call the unwinder to continue. They must call the libgcc_s that unwinds them, because only it
- * can read its own context. This library does not depend on libgcc_s: every program of a run would then load it, which
- * doubles the start time of a small program. So each function is looked up in the libgcc_s that is loaded.
+ * The C library unwinds a cancelled thread, and loads libgcc_s for this. Some frames of this library free resources
+ * when they are unwound, and then call the unwinder to continue. They must call the libgcc_s that unwinds them, because
+ * only it can read its own context. This library does not depend on libgcc_s: every program of a run would then load
+ * it, which doubles the start time of a small program. So each function is looked up in the libgcc_s that is loaded.
  *
  * A panic never unwinds: it prints its message and aborts. The list of exported symbols leaves these functions out. */
 #define _GNU_SOURCE
@@ -13,8 +13,8 @@
 
 #define LIBRARY "libgcc_s.so.1"
 
-/* Returns the function `name` of libgcc_s, or NULL. Stores it in `place` for later calls. `how` is RTLD_NOLOAD if libgcc_s
- * must be loaded already, and 0 if it may be loaded now. */
+/* Returns the function `name` of libgcc_s, or NULL. Stores it in `place` for later calls. `how` is RTLD_NOLOAD if
+ * libgcc_s must be loaded already, and 0 if it may be loaded now. */
 static void *find(void **place, const char *name, int how) {
     void *found = __atomic_load_n(place, __ATOMIC_ACQUIRE);
     if (!found) {
