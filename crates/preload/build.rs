@@ -1,20 +1,21 @@
-//! How the library is linked.
+//! Compiles the C files and passes options to the linker.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     for file in ["src/unwinder.c", "src/execl.c"] {
         println!("cargo:rerun-if-changed={file}");
     }
-    // Keeps the memory that jemalloc maps for itself near: jemalloc must not call the `mmap` and `sbrk` that this
-    // library gives the program. Its fork handlers have nothing to do before there is a heap.
+    // The linker replaces jemalloc's calls of `mmap`, `sbrk` and `pthread_atfork` (runtime's `jemalloc.c`). jemalloc's
+    // own memory must stay near, so it must not call the `mmap` and `sbrk` that this library exports to the program.
+    // jemalloc's fork handlers must do nothing before its heap is used.
     println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap=mmap,--wrap=sbrk,--wrap=pthread_atfork");
     link_unwinder();
     let mut compiler = cc::Build::new();
     compiler.file("src/execl.c").flag("-fasynchronous-unwind-tables").warnings(true).compile("hanare_execl");
 }
 
-/// Links a substitute for the unwinder, so that the library does not make the dynamic linker load one. It is linked as
-/// a whole, because the standard library, which comes later, must find each of its functions.
+/// Links a substitute for the unwinder, so that the dynamic linker does not load libgcc_s for this library. The
+/// substitute is linked as a whole, because the standard library, which comes later, must find each of its functions.
 fn link_unwinder() {
     let mut compiler = cc::Build::new();
     compiler.file("src/unwinder.c").flag("-funwind-tables").flag("-fasynchronous-unwind-tables").warnings(true);

@@ -1,12 +1,13 @@
-//! `madvise`, `process_madvise`, `mseal` and `mbind`. Every advice on far memory either takes effect or is refused.
+//! `madvise`, `process_madvise`, `mseal` and `mbind`. On far memory, each call is carried out, accepted as a hint, or
+//! refused.
 //!
-//! - Contents: DONTNEED, FREE and DONTNEED_LOCKED discard at once. WILLNEED fetches pages while there is room.
-//!   POPULATE_READ and POPULATE_WRITE access every page before they return; with a small budget, the first pages may be
+//! - DONTNEED, FREE and DONTNEED_LOCKED discard the contents at once. WILLNEED fetches pages while there is room.
+//!   POPULATE_READ and POPULATE_WRITE access every page before they return. With a small budget, the first pages may be
 //!   evicted by then.
-//! - Hints on how the kernel should treat the pages (access order, huge pages, merging, cold pages, dumps), and a NUMA
-//!   policy (`mbind`), are accepted without effect: the kernel does not manage these pages.
-//! - Refused with `EINVAL`, as by the kernel for unsuitable memory: advice on what a forked child gets (DONTFORK,
-//!   WIPEONFORK), guard pages, COLLAPSE, REMOVE, memory failures, and unknown advice.
+//! - Hints on how the kernel should treat the pages (access order, huge pages, merging, cold pages, dumps) and NUMA
+//!   policies (`mbind`) have no effect. The kernel does not manage far pages.
+//! - Some advice is refused with `EINVAL`, as the kernel refuses it for unsuitable memory. This is advice on what a
+//!   forked child gets (DONTFORK, WIPEONFORK), guard pages, COLLAPSE, REMOVE, memory failures, and unknown advice.
 //! - `mseal` is refused with `ENOSYS`: a sealed mapping could not be registered for a forked child's faults.
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
@@ -21,15 +22,15 @@ use crate::range::{PAGE, Range};
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
-    // SAFETY: the contract of madvise(2).
+    // SAFETY: the caller keeps the contract of madvise(2).
     status(unsafe { advise(addr as usize, len, advice) })
 }
 
 /// # Safety
-/// The contract of madvise(2).
+/// The caller keeps the contract of madvise(2).
 unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Result<(), c_int> {
     let near = |start: usize, len: usize| {
-        // SAFETY: the contract of madvise(2), on a range that is not far.
+        // SAFETY: the caller keeps the contract of madvise(2), and the range is not far.
         unsafe { kernel(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0]) }.map(drop)
     };
     let Some(range) = with_far(addr, len) else { return near(addr, len) };
@@ -39,13 +40,13 @@ unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Result<(), c_int> {
     split(range, |part| near(part.start, part.len()), |part| advise_far(part, advice))
 }
 
-/// The answer to advice on far memory. Like the kernel, applies the advice to what is mapped and then reports what is
-/// not.
+/// Applies advice to far memory. Like the kernel, this applies the advice to what is mapped, and then returns an error
+/// if some part is not mapped.
 fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
     match advice {
-        // FREE allows the pages to be dropped at any time before the next write. They are dropped at once.
+        // FREE allows the kernel to drop the pages at any time before the next write. Hanare drops them at once.
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => {
-            // SAFETY: the program gives up what the range holds, as madvise(2) says.
+            // SAFETY: the program gives up the contents of the range, as madvise(2) says.
             unsafe { far::discard(range.start, range.len()) };
         }
         libc::MADV_WILLNEED => far::will_need(range.start, range.len()),
@@ -62,7 +63,7 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
         | libc::MADV_DODUMP
         | libc::MADV_COLD
         | libc::MADV_PAGEOUT
-        // These undo advice that is refused, so there is nothing to undo.
+        // The next two undo advice that is refused, so there is nothing to undo.
         | libc::MADV_DOFORK
         | libc::MADV_KEEPONFORK => (),
         _ => return Err(libc::EINVAL),
@@ -70,7 +71,7 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
     if far::is_allocated(range.start, range.len()) { Ok(()) } else { Err(libc::ENOMEM) }
 }
 
-/// Accesses every page, like the program would. Stops where the program has no access.
+/// Accesses every page as the program would. Fails with `EINVAL` at a page that the program may not access.
 fn populate(range: Range, writes: bool) -> Result<(), c_int> {
     if !far::is_allocated(range.start, range.len()) {
         return Err(libc::ENOMEM);
@@ -79,8 +80,8 @@ fn populate(range: Range, writes: bool) -> Result<(), c_int> {
         if !(if writes { far::is_writable(page) } else { far::is_readable(page) }) {
             return Err(libc::EINVAL);
         }
-        // SAFETY: a byte of the program's far memory. The program asks for this access. The addition of 0 is one atomic
-        // step and changes nothing.
+        // SAFETY: `page` is a byte of the program's far memory, and the program asks for this access. The addition of 0
+        // is one atomic step and changes nothing.
         let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
         if writes {
             // `black_box` hides the 0: if the compiler saw it, it would make this a read.
@@ -92,10 +93,10 @@ fn populate(range: Range, writes: bool) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Most rows of a call: the kernel's limit.
+/// Most rows (buffers) of a call, which is the kernel's limit.
 const ROWS_MAX: usize = 1024;
 
-/// Advice to this process may concern far memory. Advice to another process goes to the kernel.
+/// process_madvise(2). Only advice to this process can concern far memory. Other advice goes to the kernel.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn process_madvise(
     process: c_int,
@@ -104,11 +105,11 @@ pub(crate) unsafe extern "C" fn process_madvise(
     advice: c_int,
     flags: c_uint,
 ) -> ssize_t {
-    // SAFETY: the contract of process_madvise(2): a table of that many rows.
+    // SAFETY: under the contract of process_madvise(2), `rows` is a table of `count` rows.
     let any = far::active() && count <= ROWS_MAX && (0..count).any(|row| unsafe { far_row(rows.add(row)) }.is_some());
     if !any || flags != 0 || !is_this_process(process) {
         let args = [process as usize, rows as usize, count, advice as usize, flags as usize, 0];
-        // SAFETY: the caller's arguments.
+        // SAFETY: the arguments are the caller's, and the kernel checks them.
         return match unsafe { kernel(libc::SYS_process_madvise, args) } {
             Ok(advised) => advised as ssize_t,
             Err(error) => refused(error),
@@ -116,9 +117,9 @@ pub(crate) unsafe extern "C" fn process_madvise(
     }
     let mut advised = 0;
     for row in 0..count {
-        // SAFETY: as above.
+        // SAFETY: `row` is below `count`, so the table has this row.
         let iovec { iov_base, iov_len } = unsafe { rows.add(row).read() };
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller keeps the contract of madvise(2) for each row.
         match unsafe { advise(iov_base as usize, iov_len, advice) } {
             Ok(()) => advised += iov_len,
             Err(error) if advised == 0 => return refused(error),
@@ -134,17 +135,17 @@ fn refused(error: c_int) -> ssize_t {
 }
 
 /// # Safety
-/// A row of a valid table.
+/// `row` points to a row of a valid table.
 unsafe fn far_row(row: *const iovec) -> Option<Range> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller promises that `row` is valid.
     let iovec { iov_base, iov_len } = unsafe { row.read() };
     with_far(iov_base as usize, iov_len)
 }
 
-/// Values that stand for the caller itself instead of a descriptor, since Linux 6.14.
+/// Values that stand for the caller itself in place of a process descriptor, since Linux 6.14.
 const PIDFD_SELF: [c_int; 2] = [-10_000, -20_000];
 
-/// Whether a process descriptor is this process's. False if that cannot be found out.
+/// Checks whether a process descriptor refers to this process. Returns false if `/proc` does not say so.
 fn is_this_process(process: c_int) -> bool {
     if PIDFD_SELF.contains(&process) {
         return true;
@@ -163,21 +164,22 @@ pub(crate) unsafe extern "C" fn mseal(addr: *mut c_void, len: size_t, flags: c_u
     if with_far(addr as usize, len).is_some() {
         return status(Err(libc::ENOSYS));
     }
-    // SAFETY: the contract of mseal(2), on a range that is not far.
+    // SAFETY: the caller keeps the contract of mseal(2), and the range is not far.
     status(unsafe { kernel(SYS_MSEAL, [addr as usize, len, flags as usize, 0, 0, 0]) }.map(drop))
 }
 
-/// The number of mseal, which is the same on all processors that Hanare supports.
+/// The number of the system call mseal, which is the same on all processors that Hanare supports.
 pub(crate) const SYS_MSEAL: libc::c_long = 462;
 
-/// A NUMA policy. It comes only by number: the C library has no such function, and libnuma calls the kernel by number.
+/// Sets a NUMA policy. Programs call this only by number: the C library has no such function, and libnuma calls the
+/// kernel by number.
 ///
 /// # Safety
-/// The contract of mbind(2).
+/// `args` keep the contract of mbind(2).
 pub(crate) unsafe fn mbind(args: [usize; 6]) -> c_int {
     let [addr, len, policy, nodes, max, flags] = args;
     let near = |start: usize, len: usize| {
-        // SAFETY: the caller keeps the same promise, and the range is not far.
+        // SAFETY: the caller keeps the contract of mbind(2), and the range is not far.
         unsafe { kernel(libc::SYS_mbind, [start, len, policy, nodes, max, flags]) }.map(drop)
     };
     status(match with_far(addr, len) {

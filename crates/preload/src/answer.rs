@@ -1,19 +1,19 @@
-//! How an interposed call returns its result: `errno`, direct system calls, and a line on stderr. This room must not
-//! allocate, and does not know which call it serves.
+//! Helpers of the interposed calls: `errno`, results, direct system calls, and messages on stderr. Nothing here
+//! allocates.
 
 use std::ffi::{c_int, c_void};
 use std::fmt::{self, Write};
 
-/// What a failed `mmap` or `mremap` returns.
+/// The value that a failed `mmap` or `mremap` returns.
 pub(crate) const MAP_FAILED: *mut c_void = libc::MAP_FAILED;
 
 pub(crate) fn errno() -> c_int {
-    // SAFETY: the location of the calling thread's errno is always valid.
+    // SAFETY: the location of the calling thread's `errno` is always valid.
     unsafe { *libc::__errno_location() }
 }
 
 pub(crate) fn set_errno(value: c_int) {
-    // SAFETY: as above.
+    // SAFETY: the location of the calling thread's `errno` is always valid.
     unsafe { *libc::__errno_location() = value }
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The result of a call that returns 0, or -1 with `errno`.
+/// Returns 0 on success. On failure, sets `errno` and returns -1.
 pub(crate) fn status(result: Result<(), c_int>) -> c_int {
     match result {
         Ok(()) => 0,
@@ -36,7 +36,7 @@ pub(crate) fn status(result: Result<(), c_int>) -> c_int {
     }
 }
 
-/// The result of a call that returns an address, or `MAP_FAILED` with `errno`.
+/// Returns the address on success. On failure, sets `errno` and returns `MAP_FAILED`.
 pub(crate) fn address(result: Result<usize, c_int>) -> *mut c_void {
     match result {
         Ok(addr) => addr as *mut c_void,
@@ -47,16 +47,16 @@ pub(crate) fn address(result: Result<usize, c_int>) -> *mut c_void {
     }
 }
 
-/// Makes a system call by number. Returns a value or an errno, and does not change `errno` itself.
+/// Makes a system call by number. Returns its value or its error number, and leaves `errno` unchanged.
 ///
 /// # Safety
 /// The arguments must be valid for the call. The call affects the process as its manual page says.
 pub(crate) unsafe fn kernel(number: libc::c_long, args: [usize; 6]) -> Result<usize, c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that the arguments are valid for the call.
     unsafe { hanare_sys::syscall(number, args) }.map_err(|errno| errno.0)
 }
 
-/// A line on the stack. It is cut when it is too long.
+/// A line of text on the stack. Text that does not fit is cut off.
 struct Line {
     bytes: [u8; 512],
     len: usize,
@@ -75,8 +75,8 @@ impl Write for Line {
 /// Writes one line to standard error without allocating.
 pub(crate) fn say(text: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 512], len: 0 };
-    // A line that does not fit is cut. A line that cannot be written cannot be reported either.
+    // Both results are ignored: a line that does not fit is cut, and a failed write cannot be reported.
     let _ = line.write_fmt(text);
-    // SAFETY: the buffer is valid for `len` bytes.
+    // SAFETY: the line's buffer is valid for `len` bytes.
     let _ = unsafe { libc::write(2, line.bytes.as_ptr().cast(), line.len) };
 }

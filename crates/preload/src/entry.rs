@@ -1,12 +1,13 @@
-//! Exported calls whose meaning depends on the caller.
+//! Exported calls that need the address of their caller's code.
 
-/// Defines an exported call as a jump to `$target`, which gets the call's return address as an additional argument.
+/// Defines an exported call as a jump to `$target`. `$target` gets the call's return address as an additional argument,
+/// in the register `$x86` or `$arm`.
 macro_rules! entry {
     ($name:ident, $x86:literal, $arm:literal, $target:ident, fn($($arg:ident: $type:ty),*) -> $result:ty) => {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
-            // Nothing is pushed, and no register of the caller is lost: the target sees the caller's own stack.
+            // The code pushes nothing and changes no register of the caller, so `$target` sees the caller's own stack.
             #[cfg(target_arch = "x86_64")]
             std::arch::naked_asm!(concat!("mov ", $x86, ", [rsp]"), "jmp {}", sym $target);
             #[cfg(target_arch = "aarch64")]
@@ -16,7 +17,8 @@ macro_rules! entry {
 }
 pub(crate) use entry;
 
-/// The same for a call of six arguments. On x86-64 these use all argument registers, so the address is on the stack.
+/// Defines an exported call of six arguments, whose `$target` gets the return address as the seventh. On x86-64, six
+/// arguments use all argument registers. So the return address is passed on the stack.
 macro_rules! entry_of_six {
     ($name:ident, $target:ident, fn($($arg:ident: $type:ty),*) -> $result:ty) => {
         #[unsafe(naked)]

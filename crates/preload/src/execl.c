@@ -1,11 +1,11 @@
-/* execl, execlp and execle: their arguments become the list that execv, execvp and execve take. All of these are this
- * library's own. */
+/* execl, execlp and execle. Each collects its arguments in a list, and passes the list to this library's execv, execvp
+ * or execve. */
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <stddef.h>
 #include <unistd.h>
 
-/* How many there are, without the null at their end. */
+/* Returns the number of arguments, without the null at their end. */
 static size_t count(const char *argument, va_list rest) {
     size_t many = 0;
     for (; argument; argument = va_arg(rest, const char *))
@@ -13,7 +13,7 @@ static size_t count(const char *argument, va_list rest) {
     return many;
 }
 
-/* Defines `list` with the arguments from `first` on. `rest` is behind them then. */
+/* Defines `list` with the arguments from `first` to the final null. Afterwards `rest` is behind these arguments. */
 #define LIST(first)                                                                                                    \
     va_list rest;                                                                                                      \
     va_start(rest, first);                                                                                             \

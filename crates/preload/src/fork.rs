@@ -1,8 +1,8 @@
-//! `fork`, by the C library's own fork handlers. Hanare's are registered first. So they run last before a fork and
-//! first after it, and the handlers of all libraries find far memory working.
+//! `fork`, through the C library's own fork handlers. Hanare registers its handlers first. So they run last before a
+//! fork and first after it, and the handlers of all other libraries can use far memory.
 //!
-//! Children of `vfork`, `posix_spawn` and `system` share their parent's memory until they execute. They run no handlers
-//! and need none.
+//! Children of `vfork`, `posix_spawn` and `system` share their parent's memory until they execute another program. They
+//! run no handlers and need none.
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
@@ -19,24 +19,24 @@ static IS_FIRST: AtomicBool = AtomicBool::new(false);
 fn real() -> Option<Register> {
     let mut found = REAL.load(Ordering::Acquire);
     if found.is_null() {
-        // SAFETY: a plain symbol lookup with a terminated name.
+        // SAFETY: `dlsym` gets a terminated name.
         found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"__register_atfork".as_ptr()) };
         REAL.store(found, Ordering::Release);
     }
-    // SAFETY: if the symbol exists, it is the C library's function of this type.
+    // SAFETY: `found` is not null, so it is the C library's function of this type.
     (!found.is_null()).then(|| unsafe { transmute::<*mut c_void, Register>(found) })
 }
 
-/// Registers Hanare's handlers, once.
+/// Registers Hanare's fork handlers at the first call. Later calls do nothing.
 ///
 /// # Errors
-/// The C library's error number.
+/// The error number of the C library's `__register_atfork`, or `ENOSYS` if the C library does not have that function.
 pub(crate) fn watch() -> Result<(), c_int> {
     if IS_FIRST.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
     let register = real().ok_or(libc::ENOSYS)?;
-    // SAFETY: plain functions that live as long as this library, which is never unloaded.
+    // SAFETY: the handlers are functions of this library, which is never unloaded.
     match unsafe { register(Some(before), Some(in_parent), Some(in_child), null_mut()) } {
         0 => Ok(()),
         error => Err(error),
@@ -59,7 +59,7 @@ unsafe extern "C" fn in_child() {
     hanare::far::forked_child();
 }
 
-/// fork(2). Fails if the child could not get the descriptors that it needs for paging.
+/// fork(2). Fails with `EAGAIN` if the child could not get the descriptors that it needs for paging.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fork() -> libc::pid_t {
     type Call = unsafe extern "C" fn() -> libc::pid_t;
@@ -68,7 +68,7 @@ unsafe extern "C" fn fork() -> libc::pid_t {
         crate::answer::set_errno(libc::EAGAIN);
         return -1;
     };
-    // SAFETY: the C library's function of this type.
+    // SAFETY: `call` is the C library's `fork`, which has this type.
     unsafe { transmute::<*mut c_void, Call>(call)() }
 }
 
@@ -79,10 +79,10 @@ unsafe extern "C" fn __register_atfork(
     child: Handler,
     library: *mut c_void,
 ) -> c_int {
-    // Ignored here: a failure shows again when the engine starts.
+    // An error is ignored here, because this call reports only errors of the caller's own handlers.
     let _ = watch();
     match real() {
-        // SAFETY: the caller's own arguments.
+        // SAFETY: `register` is the C library's function, and its arguments are the caller's.
         Some(register) => unsafe { register(before, parent, child, library) },
         None => libc::ENOSYS,
     }

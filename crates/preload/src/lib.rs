@@ -1,21 +1,22 @@
-//! The `LD_PRELOAD` shim of `hanare run`: the program's large allocations become far memory, and the calls that manage
-//! memory keep their meaning on it.
+//! The `LD_PRELOAD` shim of `hanare run`. It makes the program's large allocations far memory (memory whose evicted
+//! pages are on memory servers). It also interposes the calls that manage memory, so that they keep their meaning on
+//! far memory.
 //!
-//! This room only decides *whether* a call concerns far memory and translates it into calls of `hanare::far`. It does
-//! not know pages, servers or budgets. It has no state of its own except the program's break: it asks the engine which
-//! addresses are far.
+//! This library only decides whether a call concerns far memory, and translates it into calls of `hanare::far`. It does
+//! not know pages, servers or budgets. It asks the engine (`hanare::far`) which addresses are far.
 //!
-//! The rules that every function here keeps:
-//! - An allocation of at least `far::threshold()` is far while the engine is active. If far memory is exhausted, it
-//!   fails with `ENOMEM` instead of becoming near. On Hanare's own threads, and in a forked child that cannot share its
-//!   parent's far memory, every call goes to the C library or the kernel.
-//! - Large arrays that the program is linked with are far before any of its code runs (`statics`).
-//! - In signal modes, the kernel never sees a far address (`calls`).
-//! - Small sizes are handled before any thread-local is read: the dynamic linker allocates small blocks while it sets
-//!   up thread-locals, and would otherwise call this library in an endless loop.
+//! Every function here keeps these rules:
+//! - While the engine is active, an allocation of at least `far::threshold()` bytes is far. If far memory is exhausted,
+//!   the allocation fails with `ENOMEM` instead of becoming near (ordinary memory).
+//! - On Hanare's own threads, every call goes to the C library or the kernel. The same rule holds in a forked child
+//!   that cannot share its parent's far memory.
+//! - Large static arrays become far before any code of the program runs (`statics`).
+//! - In signal modes (sigbus and sigsegv), the kernel gets near copies of far data (`calls`).
+//! - Small sizes are served before any thread-local is read. The dynamic linker allocates small blocks while it sets up
+//!   thread-locals. Reading a thread-local during that time would call this library in an endless loop.
 //! - The C library's `malloc` family is called at its address in that library (`hanare::near`), and the kernel is
-//!   called by number. So nothing here asks the dynamic linker for a symbol inside `malloc`, or calls itself or the
-//!   program's allocator.
+//!   called by number. So no code here asks the dynamic linker for a symbol inside `malloc`, or calls the program's
+//!   allocator.
 //! - `errno` is set only on failure.
 
 mod advice;
@@ -42,14 +43,14 @@ use hanare::far;
 use hanare_settings::{Environment, Settings};
 use hanare_sys::{environment, limits};
 
-/// Runs before the program's `main` and before the constructors of its libraries.
+/// `start` runs before the program's `main` and before the constructors of its libraries.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     code::find();
-    // SAFETY: the program has not begun, so no other code runs.
+    // SAFETY: the program has not begun, so no other thread changes the environment.
     let environment = Environment::of(unsafe { environment::beginning_with("HANARE_") });
     if environment.get("HANARE_LOCAL").is_none() {
         return;
@@ -73,9 +74,9 @@ extern "C" fn start() {
     if let Err(error) = far::start_later(environment) {
         refuse(&error);
     }
-    // If the program has an allocator of its own, far memory starts now. For threads of Hanare that start later, the
-    // dynamic linker would allocate by the program's `calloc`, and the first far allocation may come from that very
-    // allocator while it holds a lock.
+    // If the program defines its own allocator, far memory starts now. The start creates threads, for which the dynamic
+    // linker calls the program's `calloc`. A later start could happen inside that allocator while it holds a lock, and
+    // would deadlock.
     if heap::is_the_programs() {
         far::ensure_started();
     }
@@ -88,21 +89,22 @@ extern "C" fn start() {
     }
 }
 
-/// Whether valgrind runs the program. Valgrind loads a library of its own into the program.
+/// Checks whether valgrind runs the program. Valgrind adds a library of its own to `LD_PRELOAD`.
 fn carries_valgrind() -> bool {
     std::env::var_os("LD_PRELOAD").is_some_and(|list| list.to_string_lossy().contains("/vgpreload_"))
 }
 
-/// Looks up the symbols that are needed while a fault is resolved or inside `malloc`, where a lookup is not allowed.
+/// Looks up symbols in advance. Code that resolves a fault or runs inside `malloc` needs them, and must not look them
+/// up.
 fn look_up() {
     break_::resolve();
     calls::real::resolve();
 }
 
-/// Ends the process before any code of the program runs: without a working engine, the program would run in near memory
+/// Ends the process before any code of the program runs. Without a working engine, the program would run in near memory
 /// and exceed its budget.
 fn refuse(error: &dyn std::fmt::Display) -> ! {
     answer::say(format_args!("hanare: {error}\n"));
-    // SAFETY: ends the process at once. 125 is the code of Hanare's own errors before the program ran.
+    // SAFETY: `_exit` ends the process at once. 125 is the exit code of Hanare's own errors before the program runs.
     unsafe { libc::_exit(125) }
 }

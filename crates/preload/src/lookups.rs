@@ -1,12 +1,15 @@
-//! `dlopen`, `dlsym` and `dlvsym`: a program that looks up a function itself gets the one that it would be linked with.
+//! `dlopen`, `dlsym` and `dlvsym`. A program that looks up a function at run time gets the function that it would be
+//! linked with.
 //!
-//! Without this module, two ways would lead past this library. A library loaded with `RTLD_DEEPBIND` binds to the C
-//! library first, so its `free` would get blocks that the C library did not allocate. So that flag is dropped. A
-//! function looked up in the C library's own handle would be the C library's, which does not know far memory. So the
-//! program gets this library's function, if there is one.
+//! Without this module, a program could bypass this library in two ways:
+//! - A library loaded with `RTLD_DEEPBIND` binds to the C library first. Its `free` would get blocks that the C library
+//!   did not allocate. So `dlopen` drops that flag.
+//! - A lookup in the C library's own handle finds the C library's function, which does not know far memory. The program
+//!   gets this library's function instead, if one exists.
 //!
-//! The dynamic linker examines the caller for run paths and for `RTLD_NEXT`. So each call continues as a jump if the
-//! result may depend on the caller. The linker's functions are found in their own library, not by a lookup.
+//! The dynamic linker examines its caller to resolve run paths and `RTLD_NEXT`. If the result may depend on the caller,
+//! this library jumps to the linker's function. The linker then sees the program as its caller. This library finds the
+//! linker's functions with `hanare_sys::symbols`, because its own `dlsym` replaces the linker's.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::transmute;
@@ -17,7 +20,7 @@ use hanare_sys::symbols::Library;
 
 use crate::code::{LIBRARY, OWN};
 
-/// One of the dynamic linker's functions.
+/// A function of the dynamic linker, found at its first use.
 struct Linker {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -43,7 +46,7 @@ impl Linker {
     }
 }
 
-/// Stands for a function that no loaded library has. Returns null, as a lookup that finds nothing.
+/// Replaces a function that no loaded library has. Returns null, like a lookup that finds nothing.
 extern "C" fn nobody() -> *mut c_void {
     null_mut()
 }
@@ -64,8 +67,8 @@ extern "C" fn linkers_symbol_of_version() -> *mut c_void {
     SYMBOL_OF_VERSION.get()
 }
 
-/// Code that calls `$find`, which returns the address of a function, and keeps the arguments in their registers. The
-/// address is in `rax` or `x16` afterwards; a jump to it follows.
+/// Assembly that calls `{find}` and preserves the argument registers. `{find}` returns the address of a function. The
+/// address is in `rax` (on Arm in `x16`) afterwards, and `$then` jumps to it.
 macro_rules! found {
     ($($then:literal),*) => {
         concat!(
@@ -86,7 +89,7 @@ macro_rules! found_arm {
     };
 }
 
-/// The flags without `RTLD_DEEPBIND`, which is bit 3.
+/// dlopen(3) without the flag `RTLD_DEEPBIND`, which is bit 3.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dlopen(_name: *const c_char, _flags: libc::c_int) -> *mut c_void {
@@ -96,7 +99,8 @@ unsafe extern "C" fn dlopen(_name: *const c_char, _flags: libc::c_int) -> *mut c
     std::arch::naked_asm!(found_arm!("and w1, w1, #0xfffffff7", "br x16"), find = sym linkers_open);
 }
 
-/// The handles `RTLD_DEFAULT` (0) and `RTLD_NEXT` (-1) ask for the binding of a name. Those calls go to the linker.
+/// Defines a lookup function. For the handles `RTLD_DEFAULT` (0) and `RTLD_NEXT` (-1), it jumps to the linker's
+/// function, which finds the function that the name is bound to. For any other handle, it jumps to `$instead`.
 macro_rules! lookup {
     ($name:ident, $find:ident, $instead:ident, fn($($arg:ident: $type:ty),*)) => {
         #[unsafe(naked)]
@@ -130,7 +134,7 @@ type SymbolOfVersion = unsafe extern "C" fn(*mut c_void, *const c_char, *const c
 /// # Safety
 /// The contract of dlsym(3).
 unsafe extern "C" fn symbol_of(library: *mut c_void, name: *const c_char) -> *mut c_void {
-    // SAFETY: the linker's function of this type, and the caller's promise.
+    // SAFETY: `symbol` is the linker's `dlsym`, which has this type. The caller keeps the contract of dlsym(3).
     unsafe {
         let symbol = transmute::<*mut c_void, Symbol>(linkers_symbol());
         instead_of(symbol(library, name), name)
@@ -144,15 +148,16 @@ unsafe extern "C" fn symbol_of_version(
     name: *const c_char,
     version: *const c_char,
 ) -> *mut c_void {
-    // SAFETY: as above.
+    // SAFETY: `symbol` is the linker's `dlvsym`, which has this type. The caller keeps the contract of dlvsym(3).
     unsafe {
         let symbol = transmute::<*mut c_void, SymbolOfVersion>(linkers_symbol_of_version());
         instead_of(symbol(library, name, version), name)
     }
 }
 
-/// The function that the program gets for one that was found in a library. If another library is between this one and
-/// the C library, the result is not changed: that library may be asking for the function that its own one calls.
+/// Returns the function that the program gets in place of `found`. A function of the C library is replaced if this
+/// library defines the same name. If another library's definition is between the two, `found` is returned: that other
+/// library may be looking up the function that its own definition calls.
 ///
 /// # Safety
 /// `name` is a terminated text.
@@ -160,8 +165,8 @@ unsafe fn instead_of(found: *mut c_void, name: *const c_char) -> *mut c_void {
     if found.is_null() || !LIBRARY.contains(found as usize) {
         return found;
     }
-    // SAFETY: the linker's function of this type. It is called from this library, so the next definition is the one
-    // after it.
+    // SAFETY: `symbol` is the linker's `dlsym`, which has this type, and `name` is terminated. This library makes the
+    // call, so `RTLD_NEXT` finds the definition after this library's.
     let [bound, next] = unsafe {
         let symbol = transmute::<*mut c_void, Symbol>(linkers_symbol());
         [symbol(libc::RTLD_DEFAULT, name), symbol(libc::RTLD_NEXT, name)]

@@ -1,5 +1,5 @@
-//! Calls made by number (`syscall`) that need special treatment on far memory. They are passed to the functions of
-//! their names. Everything else goes to the kernel.
+//! System calls that the program makes by number (`syscall`). A call that needs special treatment on far memory is
+//! passed to this library's function of that name. All other calls go to the kernel.
 
 use std::ffi::{c_int, c_long};
 
@@ -10,22 +10,23 @@ use crate::calls::{data, limits, near, own, queues, sockets, splice, waiting};
 use crate::mapping::with_far;
 use crate::{advice, locking, mapping};
 
-/// The result of a call that one of this library's functions handles; `None` if the call must go to the kernel.
+/// Returns the result of a call that one of this library's functions serves, or `None` if the call must go to the
+/// kernel.
 ///
 /// # Safety
-/// The arguments are those of the call.
+/// `args` are valid arguments of the system call `number`.
 pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long> {
     let [a, b, c, d, e, f] = args;
     let int = |value: usize| value as c_int;
     if !far::active() {
         return None;
     }
-    // SAFETY: the caller's arguments under the contract of each call.
+    // SAFETY: the caller passes valid arguments of the system call `number`.
     Some(unsafe {
         match number {
-            // Memory mapped by number stays near, except over far memory.
+            // A mapping made by number is near. Only a fixed mapping over far memory is served here.
             libc::SYS_mmap if int(d) & libc::MAP_FIXED != 0 && with_far(a, b).is_some() => {
-                // `mapping::map` and not `mmap`, because within this library `mmap` is another function (runtime's
+                // This must not call `mmap`: inside this library, that name is bound to another function (runtime's
                 // `jemalloc.c`).
                 mapping::map(a as *mut _, b, int(c), int(d), int(e), f as libc::off_t, 0) as c_long
             }
@@ -36,7 +37,8 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
             libc::SYS_madvise => advice::madvise(a as *mut _, b, int(c)).into(),
             libc::SYS_process_madvise => advice::process_madvise(int(a), b as *const _, c, int(d), e as u32) as c_long,
             advice::SYS_MSEAL => advice::mseal(a as *mut _, b, c as u64).into(),
-            // The kernel rearranges pages of shared mappings only.
+            // The kernel rearranges only pages of shared mappings, and far memory is private. It refuses other mappings
+            // with EINVAL.
             libc::SYS_remap_file_pages if with_far(a, b).is_some() => status(Err(libc::EINVAL)).into(),
             libc::SYS_mbind => advice::mbind(args).into(),
             libc::SYS_mlock => locking::mlock(a as *const _, b).into(),
@@ -57,7 +59,7 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
             libc::SYS_process_vm_writev => {
                 own::process_vm_writev(int(a), b as *const _, c as u64, d as *const _, e as u64, f as u64) as c_long
             }
-            // The call itself is left to the kernel, since it ends only this thread.
+            // `far::leaves` records the exit code. The kernel then ends this thread.
             libc::SYS_exit => {
                 far::leaves(int(a));
                 return None;
@@ -68,15 +70,15 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
     })
 }
 
-/// Calls that act before they write their result. With a far pointer for the result, the kernel would answer EFAULT
-/// after it acted, and a child, a signal, a message or a connection would be lost.
+/// Serves calls that act before they write their result. If the pointer for the result were far, the kernel would
+/// return EFAULT after it acted. A child, a signal, a message or a connection would then be lost.
 ///
 /// # Safety
-/// The arguments are those of the call.
+/// `args` are valid arguments of the system call `number`.
 unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
     let [a, b, c, d, e, f] = args;
     let int = |value: usize| value as c_int;
-    // SAFETY: the caller's arguments under the contract of each call.
+    // SAFETY: the caller passes valid arguments of the system call `number`.
     Some(unsafe {
         match number {
             libc::SYS_read => data::read(int(a), b as *mut _, c) as c_long,
@@ -95,7 +97,7 @@ unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
             libc::SYS_waitid if e == 0 => waiting::waitid(a as u32, b as u32, c as *mut _, int(d)).into(),
             libc::SYS_rt_sigtimedwait if d == size_of::<u64>() && a != 0 => {
                 let mut set: libc::sigset_t = std::mem::zeroed();
-                // The kernel's set is the beginning of the C library's.
+                // The kernel's set is the beginning of the C library's set.
                 (&raw mut set).cast::<u64>().write((a as *const u64).read_unaligned());
                 waiting::sigtimedwait(&raw const set, b as *mut _, c as *const _).into()
             }

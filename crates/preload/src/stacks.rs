@@ -1,10 +1,11 @@
-//! Thread stacks that a program allocates in far memory. The parts that the kernel accesses become near before the
-//! thread starts.
+//! Thread stacks that a program allocates in far memory. The parts that the kernel accesses become near (ordinary
+//! memory) before the thread starts.
 //!
-//! When a thread ends, the kernel clears the thread's number, which other threads wait for. The number is in a
-//! structure that the C library keeps at the top of the stack. If that page is absent, the kernel gives up instead of
-//! waiting for it, and the others would wait for ever. So the top of the stack becomes ordinary memory for good, with
-//! its contents. In signal modes the whole stack does, because the trap's frame is written to it.
+//! When a thread ends, the kernel clears the thread's number in memory, and wakes the threads that wait for this. The C
+//! library keeps the number in a structure at the top of the stack. If the page with the number is absent, the kernel
+//! does not wait for the page. The waiting threads would then wait for ever. So the top of the stack becomes ordinary
+//! memory for good, and keeps its contents. In signal modes, the whole stack becomes ordinary memory, because the
+//! kernel writes signal frames to it.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
@@ -19,38 +20,39 @@ use crate::mapping::with_far;
 use crate::range::{PAGE, Range};
 use crate::robust;
 
-/// Bytes at the top of a stack that become near. They contain the C library's structure and the thread's copies of
-/// thread-locals.
+/// Size in bytes of the part at the top of a stack that becomes near. It contains the C library's structure and the
+/// thread's copies of thread-locals.
 const TOP_BYTES: usize = 64 << 10;
 
-/// Attempts to get memory from the kernel.
+/// Most attempts to make a part of a stack near. An attempt fails if the kernel has no memory.
 const TRIES: u32 = 8;
 
-/// A thread's first function. It may be unwound.
+/// A thread's first function. Unwinding may pass through it.
 type First = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
 type Create = unsafe extern "C" fn(*mut pthread_t, *const pthread_attr_t, First, *mut c_void) -> c_int;
 
-/// Looks up the C library's function before there are threads. Later another thread may hold the dynamic linker's lock
-/// and wait for the thread that is being created.
+/// Looks up the C library's `pthread_create` before the program has threads. Later, another thread may hold the dynamic
+/// linker's lock while it waits for the thread that is being created. A lookup would then deadlock.
 pub(crate) fn find() {
     real::pthread_create.get();
 }
 
-/// The whole pages of the stack that these attributes name; `None` if they name none, or one that is not far.
+/// Returns the whole pages of the stack that the attributes name. The `bool` is true if partial pages were cut off.
+/// Returns `None` if the attributes name no stack, or a stack without far pages.
 ///
 /// # Safety
-/// Null or valid attributes.
+/// `attributes` is null or points to valid attributes.
 unsafe fn far_stack(attributes: *const pthread_attr_t) -> Option<(Range, bool)> {
     if attributes.is_null() || !far::active() {
         return None;
     }
     let (mut addr, mut len) = (std::ptr::null_mut(), 0);
-    // SAFETY: the caller's attributes, and variables of ours.
+    // SAFETY: `attributes` is not null, so it is valid. The results go to local variables.
     if unsafe { libc::pthread_attr_getstack(attributes, &raw mut addr, &raw mut len) } != 0 {
         return None;
     }
-    // Attributes without a stack give the negated size as the address, so the end wraps around to 0.
+    // For attributes without a stack, glibc returns the negated size as the address. The sum then overflows.
     let start = addr as usize;
     let end = start.checked_add(len)?;
     with_far(start, len.max(1))?;
@@ -58,10 +60,10 @@ unsafe fn far_stack(attributes: *const pthread_attr_t) -> Option<(Range, bool)> 
     (whole.end > whole.start).then_some((whole, (whole.start, whole.end) != (start, end)))
 }
 
-/// Makes the necessary part of a stack near. Guard pages keep their protection.
+/// Makes the part of a stack near that the kernel accesses. Guard pages keep their protection.
 ///
 /// # Errors
-/// The kernel has no memory or no mapping for it.
+/// The error number of the kernel if it has no memory or no mapping left.
 fn make_near(stack: Range) -> Result<(), c_int> {
     let first = match far::trap_signal() {
         Some(_) => stack.start,
@@ -74,7 +76,7 @@ fn make_near(stack: Range) -> Result<(), c_int> {
             let opened = far::is_writable(at);
             end = (at..end).step_by(PAGE).find(|&page| far::is_writable(page) != opened).unwrap_or(end);
             if opened {
-                // SAFETY: the program gives the stack to a thread that does not exist yet, so nobody uses it.
+                // SAFETY: the program gives the stack to a thread that does not exist yet, so no thread uses it.
                 let answer = || unsafe { far::expel(at, end - at) };
                 (1..TRIES).find_map(|_| answer().ok()).map_or_else(answer, Ok)?;
             }
@@ -84,22 +86,22 @@ fn make_near(stack: Range) -> Result<(), c_int> {
     Ok(())
 }
 
-/// The program's function and argument, for a thread whose robust mutexes are watched.
+/// The program's function and argument, for a thread that marks its own robust mutexes at its end.
 struct Begin {
     first: First,
     argument: *mut c_void,
 }
 
 unsafe extern "C-unwind" fn begin(begin: *mut c_void) -> *mut c_void {
-    // SAFETY: `create` made this for this thread alone.
+    // SAFETY: `begin` comes from `Box::into_raw` in `create`, for this thread alone.
     let Begin { first, argument } = *unsafe { Box::from_raw(begin.cast::<Begin>()) };
     robust::watch_this_thread();
-    // SAFETY: the program's function and its argument.
+    // SAFETY: the program passed `first` and `argument` to pthread_create(3) for this call.
     unsafe { first(argument) }
 }
 
 /// # Safety
-/// The contract of pthread_create(3). `call` is that function.
+/// The caller keeps the contract of pthread_create(3), and `call` is that function.
 unsafe fn create(
     call: Create,
     thread: *mut pthread_t,
@@ -107,25 +109,26 @@ unsafe fn create(
     first: First,
     argument: *mut c_void,
 ) -> c_int {
-    // The C library reads them with signals blocked, when nothing can trap. SAFETY: null or valid attributes, as the
-    // caller promises.
+    // The C library reads the attributes with signals blocked, when no access to far memory can trap. So it gets a near
+    // copy. SAFETY: the caller passes null or valid attributes.
     let near = unsafe { given(attributes) };
     let attributes = near.pointer().cast_const().cast();
     if !robust::is_used() || far::is_own_thread() {
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller keeps the contract of pthread_create(3).
         return unsafe { call(thread, attributes, first, argument) };
     }
     let given = Box::into_raw(Box::new(Begin { first, argument }));
-    // SAFETY: the caller keeps the same promise. The thread takes ownership of its argument.
+    // SAFETY: the caller keeps the contract of pthread_create(3). The new thread takes ownership of `given`.
     let answer = unsafe { call(thread, attributes, begin, given.cast()) };
     if answer != 0 {
-        // SAFETY: made above, and no thread took it.
+        // SAFETY: `given` comes from `Box::into_raw` above, and no thread was created that would own it.
         drop(unsafe { Box::from_raw(given) });
     }
     answer
 }
 
-/// pthread_create(3). A stack in far memory loses the partial pages at its ends, which may hold bytes of other objects.
+/// pthread_create(3). If the stack is far, the thread does not use the partial pages at its ends, which may hold bytes
+/// of other objects.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_create(
     thread: *mut pthread_t,
@@ -134,23 +137,23 @@ unsafe extern "C" fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     let Some(call) = real::pthread_create.get() else { return libc::EAGAIN };
-    // SAFETY: the C library's function of this type.
+    // SAFETY: `call` is the C library's `pthread_create`, which has this type.
     let call = unsafe { transmute::<*mut c_void, Create>(call) };
-    // SAFETY: the contract of pthread_create(3).
+    // SAFETY: under the contract of pthread_create(3), `attributes` is null or valid.
     let Some((stack, is_cut)) = keeping_errno(|| unsafe { far_stack(attributes) }) else {
-        // SAFETY: the caller's arguments.
+        // SAFETY: the arguments are the caller's, and `call` is pthread_create(3).
         return unsafe { create(call, thread, attributes, first, argument) };
     };
     if keeping_errno(|| make_near(stack)).is_err() {
         return libc::EAGAIN;
     }
     if !is_cut {
-        // SAFETY: the caller's arguments.
+        // SAFETY: the arguments are the caller's, and `call` is pthread_create(3).
         return unsafe { create(call, thread, attributes, first, argument) };
     }
     let mut copy = MaybeUninit::<pthread_attr_t>::uninit();
-    // SAFETY: a copy of valid attributes, which is not destroyed, because what it refers to is the caller's. The range
-    // is whole pages of the caller's own stack.
+    // SAFETY: `copy` is a copy of valid attributes. It is never destroyed, because the memory that it refers to belongs
+    // to the caller. The range consists of whole pages of the caller's own stack.
     unsafe {
         copy.as_mut_ptr().copy_from_nonoverlapping(attributes, 1);
         match libc::pthread_attr_setstack(copy.as_mut_ptr(), stack.start as *mut c_void, stack.len()) {

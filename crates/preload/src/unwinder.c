@@ -1,11 +1,11 @@
-/* The unwinder that this library is linked with: whichever one of libgcc_s the process has loaded.
+/* The unwinder that this library is linked with. It passes each call to the libgcc_s that the process has loaded.
  *
- * A cancelled thread is unwound by the C library, which loads libgcc_s for that. Frames of this library that have something
- * to give up are on the way, and tell the unwinder where they go on. They have to tell that very unwinder, whose frames
- * nobody else can read. The library does not name it: every program of a run would load it, which doubles the start of a
- * small one. So each function is looked up in the libgcc_s that was loaded.
+ * The C library unwinds a cancelled thread, and loads libgcc_s for this. Some frames of this library free resources
+ * when they are unwound, and then call the unwinder to continue. They must call the libgcc_s that unwinds them, because
+ * only it can read its own context. This library does not depend on libgcc_s: every program of a run would then load
+ * it, which doubles the start time of a small program. So each function is looked up in the libgcc_s that is loaded.
  *
- * A panic never unwinds: it says what it has to say and aborts. The list of exported symbols leaves these out. */
+ * A panic never unwinds: it prints its message and aborts. The list of exported symbols leaves these functions out. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -13,7 +13,8 @@
 
 #define LIBRARY "libgcc_s.so.1"
 
-/* A function of the unwinder's, kept in `place` once it was found; `how` says whether the unwinder may be loaded for it. */
+/* Returns the function `name` of libgcc_s, or NULL. Stores it in `place` for later calls. `how` is RTLD_NOLOAD if
+ * libgcc_s must be loaded already, and 0 if it may be loaded now. */
 static void *find(void **place, const char *name, int how) {
     void *found = __atomic_load_n(place, __ATOMIC_ACQUIRE);
     if (!found) {
@@ -24,7 +25,8 @@ static void *find(void **place, const char *name, int how) {
     return found;
 }
 
-/* The function of this name. A caller with a context or an exception was called by the unwinder, so it is there. */
+/* Defines `call` as the function of libgcc_s with this name. The context or exception that the caller passes comes from
+ * libgcc_s, so libgcc_s is loaded. */
 #define THERE(name)                                                                                                    \
     static void *place;                                                                                                \
     __typeof__(&name) call = (__typeof__(&name))find(&place, #name, RTLD_NOLOAD);                                       \
@@ -69,13 +71,13 @@ void _Unwind_Resume(struct _Unwind_Exception *exception) {
     call(exception);
 }
 
-/* A panic's: refused, which aborts. */
+/* Would start the unwinding of a panic. It refuses, so the panic aborts the process. */
 _Unwind_Reason_Code _Unwind_RaiseException(struct _Unwind_Exception *exception) {
     (void)exception;
     return _URC_END_OF_STACK;
 }
 
-/* For who asks for a panic's backtrace. */
+/* Walks the stack for the backtrace of a panic. It may load libgcc_s. */
 _Unwind_Reason_Code _Unwind_Backtrace(_Unwind_Trace_Fn step, void *argument) {
     static void *place;
     __typeof__(&_Unwind_Backtrace) call = (__typeof__(&_Unwind_Backtrace))find(&place, "_Unwind_Backtrace", 0);
