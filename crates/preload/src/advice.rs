@@ -1,13 +1,13 @@
-//! `madvise`, `process_madvise`, `mseal` and `mbind`. Every advice on far memory either takes effect or is refused.
+//! `madvise`, `process_madvise`, `mseal` and `mbind`. Advice on far memory either takes effect or is refused.
 //!
 //! - Contents: DONTNEED, FREE and DONTNEED_LOCKED discard at once. WILLNEED fetches pages while there is room.
 //!   POPULATE_READ and POPULATE_WRITE access every page before they return; with a small budget, the first pages may be
 //!   evicted by then.
-//! - Hints on how the kernel should treat the pages (access order, huge pages, merging, cold pages, dumps), and a NUMA
-//!   policy (`mbind`), are accepted without effect: the kernel does not manage these pages.
-//! - Refused with `EINVAL`, as by the kernel for unsuitable memory: advice on what a forked child gets (DONTFORK,
-//!   WIPEONFORK), guard pages, COLLAPSE, REMOVE, memory failures, and unknown advice.
-//! - `mseal` is refused with `ENOSYS`: a sealed mapping could not be registered for a forked child's faults.
+//! - The call accepts hints about access order, huge pages, merging, cold pages and dumps, and a NUMA policy (`mbind`).
+//!   They have no effect, because the kernel does not manage these pages.
+//! - The call fails with `EINVAL` for advice on what a forked child gets (DONTFORK, WIPEONFORK), guard pages, COLLAPSE,
+//!   REMOVE, memory failures and unknown advice. The kernel answers the same for memory that such advice does not suit.
+//! - `mseal` fails with `ENOSYS`, because Hanare could not register a sealed mapping for the faults of a forked child.
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -21,15 +21,15 @@ use crate::range::{PAGE, Range};
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
-    // SAFETY: the contract of madvise(2).
+    // SAFETY: the caller keeps the contract of madvise(2).
     status(unsafe { advise(addr as usize, len, advice) })
 }
 
 /// # Safety
-/// The contract of madvise(2).
+/// The caller keeps the contract of madvise(2).
 unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Result<(), c_int> {
     let near = |start: usize, len: usize| {
-        // SAFETY: the contract of madvise(2), on a range that is not far.
+        // SAFETY: the caller keeps the contract of madvise(2), and the range is not far.
         unsafe { kernel(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0]) }.map(drop)
     };
     let Some(range) = with_far(addr, len) else { return near(addr, len) };
@@ -39,11 +39,11 @@ unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Result<(), c_int> {
     split(range, |part| near(part.start, part.len()), |part| advise_far(part, advice))
 }
 
-/// The answer to advice on far memory. Like the kernel, applies the advice to what is mapped and then reports what is
-/// not.
+/// Applies advice to far memory. Like the kernel, applies the advice to the mapped part and then returns `ENOMEM` if a
+/// part is not mapped.
 fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
     match advice {
-        // FREE allows the pages to be dropped at any time before the next write. They are dropped at once.
+        // MADV_FREE lets the kernel drop the pages at any time before the next write. Hanare drops them at once.
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => {
             // SAFETY: the program gives up what the range holds, as madvise(2) says.
             unsafe { far::discard(range.start, range.len()) };
@@ -62,7 +62,7 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
         | libc::MADV_DODUMP
         | libc::MADV_COLD
         | libc::MADV_PAGEOUT
-        // These undo advice that is refused, so there is nothing to undo.
+        // These two undo DONTFORK and WIPEONFORK. Hanare refuses those, so there is nothing to undo.
         | libc::MADV_DOFORK
         | libc::MADV_KEEPONFORK => (),
         _ => return Err(libc::EINVAL),
@@ -70,7 +70,7 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
     if far::is_allocated(range.start, range.len()) { Ok(()) } else { Err(libc::ENOMEM) }
 }
 
-/// Accesses every page, like the program would. Stops where the program has no access.
+/// Accesses every page, as the program would. Fails with `EINVAL` at the first page that the program may not access.
 fn populate(range: Range, writes: bool) -> Result<(), c_int> {
     if !far::is_allocated(range.start, range.len()) {
         return Err(libc::ENOMEM);
@@ -79,11 +79,11 @@ fn populate(range: Range, writes: bool) -> Result<(), c_int> {
         if !(if writes { far::is_writable(page) } else { far::is_readable(page) }) {
             return Err(libc::EINVAL);
         }
-        // SAFETY: a byte of the program's far memory. The program asks for this access. The addition of 0 is one atomic
-        // step and changes nothing.
+        // SAFETY: `page` is an address in the program's far memory, and the program asks for this access. Adding 0 is
+        // one atomic step, so it changes nothing.
         let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
         if writes {
-            // `black_box` hides the 0: if the compiler saw it, it would make this a read.
+            // `black_box` hides the 0. If the compiler saw the 0, it could turn the addition into a read.
             byte.fetch_add(std::hint::black_box(0), Ordering::SeqCst);
         } else {
             std::hint::black_box(byte.load(Ordering::SeqCst));
@@ -92,10 +92,11 @@ fn populate(range: Range, writes: bool) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Most rows of a call: the kernel's limit.
+/// Most rows (ranges) of a call: the kernel's limit.
 const ROWS_MAX: usize = 1024;
 
-/// Advice to this process may concern far memory. Advice to another process goes to the kernel.
+/// Advises ranges of this process, which may be far. If no range is far or the process is another one, the kernel gets
+/// the call unchanged.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn process_madvise(
     process: c_int,
@@ -104,11 +105,11 @@ pub(crate) unsafe extern "C" fn process_madvise(
     advice: c_int,
     flags: c_uint,
 ) -> ssize_t {
-    // SAFETY: the contract of process_madvise(2): a table of that many rows.
+    // SAFETY: by the contract of process_madvise(2), the table has `count` valid rows.
     let any = far::active() && count <= ROWS_MAX && (0..count).any(|row| unsafe { far_row(rows.add(row)) }.is_some());
     if !any || flags != 0 || !is_this_process(process) {
         let args = [process as usize, rows as usize, count, advice as usize, flags as usize, 0];
-        // SAFETY: the caller's arguments.
+        // SAFETY: the arguments are the caller's, who keeps the contract of process_madvise(2).
         return match unsafe { kernel(libc::SYS_process_madvise, args) } {
             Ok(advised) => advised as ssize_t,
             Err(error) => refused(error),
@@ -116,9 +117,9 @@ pub(crate) unsafe extern "C" fn process_madvise(
     }
     let mut advised = 0;
     for row in 0..count {
-        // SAFETY: as above.
+        // SAFETY: by the contract of process_madvise(2), the table has `count` valid rows.
         let iovec { iov_base, iov_len } = unsafe { rows.add(row).read() };
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller keeps the contract of `process_madvise`.
         match unsafe { advise(iov_base as usize, iov_len, advice) } {
             Ok(()) => advised += iov_len,
             Err(error) if advised == 0 => return refused(error),
@@ -134,17 +135,17 @@ fn refused(error: c_int) -> ssize_t {
 }
 
 /// # Safety
-/// A row of a valid table.
+/// `row` points to a row of a valid table.
 unsafe fn far_row(row: *const iovec) -> Option<Range> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     let iovec { iov_base, iov_len } = unsafe { row.read() };
     with_far(iov_base as usize, iov_len)
 }
 
-/// Values that stand for the caller itself instead of a descriptor, since Linux 6.14.
+/// Values that name the calling process or thread in place of a process descriptor, since Linux 6.14.
 const PIDFD_SELF: [c_int; 2] = [-10_000, -20_000];
 
-/// Whether a process descriptor is this process's. False if that cannot be found out.
+/// Checks whether a process descriptor refers to this process. Returns false if `/proc` does not tell.
 fn is_this_process(process: c_int) -> bool {
     if PIDFD_SELF.contains(&process) {
         return true;
@@ -163,21 +164,22 @@ pub(crate) unsafe extern "C" fn mseal(addr: *mut c_void, len: size_t, flags: c_u
     if with_far(addr as usize, len).is_some() {
         return status(Err(libc::ENOSYS));
     }
-    // SAFETY: the contract of mseal(2), on a range that is not far.
+    // SAFETY: the caller keeps the contract of mseal(2), and the range is not far.
     status(unsafe { kernel(SYS_MSEAL, [addr as usize, len, flags as usize, 0, 0, 0]) }.map(drop))
 }
 
-/// The number of mseal, which is the same on all processors that Hanare supports.
+/// The number of the mseal system call. All processors that Hanare supports use the same number.
 pub(crate) const SYS_MSEAL: libc::c_long = 462;
 
-/// A NUMA policy. It comes only by number: the C library has no such function, and libnuma calls the kernel by number.
+/// Sets a NUMA policy. Programs call mbind only by number: the C library has no function for it, and libnuma uses
+/// `syscall`.
 ///
 /// # Safety
-/// The contract of mbind(2).
+/// The caller keeps the contract of mbind(2).
 pub(crate) unsafe fn mbind(args: [usize; 6]) -> c_int {
     let [addr, len, policy, nodes, max, flags] = args;
     let near = |start: usize, len: usize| {
-        // SAFETY: the caller keeps the same promise, and the range is not far.
+        // SAFETY: the caller keeps the contract of mbind(2), and the range is not far.
         unsafe { kernel(libc::SYS_mbind, [start, len, policy, nodes, max, flags]) }.map(drop)
     };
     status(match with_far(addr, len) {

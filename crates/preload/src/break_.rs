@@ -1,6 +1,6 @@
-//! `brk` and `sbrk`, for programs whose own allocator uses them: the program gets a break of its own in far memory. The
-//! C library's `malloc` moves the kernel's break by a call of its own that is not interposed, so the two never meet.
-//! `heap` tells its blocks apart.
+//! `brk` and `sbrk`, for programs whose own allocator uses them. The program gets a separate break in far memory. The C
+//! library's `malloc` moves the kernel's break by a call that is not interposed, so the two breaks never conflict.
+//! `heap` tells by a block's address which allocator owns it.
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
@@ -12,14 +12,15 @@ use hanare::far;
 use crate::answer::{keeping_errno, set_errno, status};
 use crate::range::PAGE;
 
-/// Address space reserved for the break, in bytes. It is halved until the reservation succeeds.
+/// Bytes of address space to reserve for the break. If the reservation fails, half the size is tried next, down to
+/// `ROOM_MIN`.
 const ROOM: usize = 32 << 30;
 const ROOM_MIN: usize = 64 << 20;
 
 /// What a failed `sbrk` returns.
 const FAILED: *mut c_void = usize::MAX as *mut c_void;
 
-/// The program's break. Its reservation is `START..END`. Zero before there is one.
+/// The program's break is at `NOW`, inside the reservation `START..END`. All three are 0 before the reservation exists.
 static START: AtomicUsize = AtomicUsize::new(0);
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
@@ -27,16 +28,17 @@ static END: AtomicUsize = AtomicUsize::new(0);
 static REAL_SBRK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static REAL_BRK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Looks the C library's calls up.
+/// Looks up the C library's `sbrk` and `brk`.
 pub(crate) fn resolve() {
-    // SAFETY: plain symbol lookups with terminated names.
+    // SAFETY: `dlsym` only needs a terminated name, and both names are C string literals.
     unsafe {
         REAL_SBRK.store(libc::dlsym(libc::RTLD_NEXT, c"sbrk".as_ptr()), Ordering::Release);
         REAL_BRK.store(libc::dlsym(libc::RTLD_NEXT, c"brk".as_ptr()), Ordering::Release);
     }
 }
 
-/// Whether the caller's break is far. The first call sets it up. Like the C library's, it serves one thread at a time.
+/// Checks whether the caller's break is far. The first call reserves its memory. Like the C library's `brk`, this is
+/// not made for several threads at once.
 fn is_far() -> bool {
     if far::is_own_thread() {
         return false;
@@ -54,7 +56,7 @@ fn is_far() -> bool {
     START.load(Ordering::Acquire) != 0
 }
 
-/// Moves the break and returns where it was.
+/// Moves the break to `wanted` and returns the previous break.
 fn move_to(wanted: usize) -> Result<usize, c_int> {
     let (start, now, end) = (START.load(Ordering::Acquire), NOW.load(Ordering::Acquire), END.load(Ordering::Acquire));
     if !(start..=end).contains(&wanted) {
@@ -62,10 +64,10 @@ fn move_to(wanted: usize) -> Result<usize, c_int> {
     }
     let (old, new) = (now.next_multiple_of(PAGE), wanted.next_multiple_of(PAGE));
     if new > old {
-        // SAFETY: memory beyond the break is not in use yet.
+        // SAFETY: nobody uses the memory beyond the break yet.
         unsafe { far::protect(old, new - old, libc::PROT_READ | libc::PROT_WRITE) }?;
     } else if new < old {
-        // SAFETY: the program gives up the memory beyond its new break.
+        // SAFETY: the program no longer uses the memory beyond its new break.
         unsafe {
             far::discard(new, old - new);
             far::protect(new, old - new, libc::PROT_NONE)?;
@@ -95,7 +97,7 @@ unsafe extern "C" fn sbrk(increment: libc::intptr_t) -> *mut c_void {
         set_errno(libc::ENOMEM);
         return FAILED;
     }
-    // SAFETY: the symbol is the C library's function of this type; the contract of sbrk(2).
+    // SAFETY: `real` is the C library's `sbrk`, which has this type. The caller keeps the contract of sbrk(2).
     unsafe { transmute::<*mut c_void, unsafe extern "C" fn(libc::intptr_t) -> *mut c_void>(real)(increment) }
 }
 
@@ -111,6 +113,6 @@ unsafe extern "C" fn brk(addr: *mut c_void) -> c_int {
     if real.is_null() {
         return status(Err(libc::ENOMEM));
     }
-    // SAFETY: the symbol is the C library's function of this type; the contract of brk(2).
+    // SAFETY: `real` is the C library's `brk`, which has this type. The caller keeps the contract of brk(2).
     unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> c_int>(real)(addr) }
 }

@@ -39,7 +39,7 @@ pub(crate) fn find() {
 unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
     // SAFETY: reads a number that the kernel gave this process.
     let linker = unsafe { libc::getauxval(libc::AT_BASE) };
-    // SAFETY: a description that is valid during the call.
+    // SAFETY: the dynamic linker passes a description that is valid during the call.
     let info = unsafe { &*info };
     for nth in 0..info.dlpi_phnum {
         // SAFETY: this number of headers exists, and they are mapped as long as the object is.

@@ -1,11 +1,11 @@
-/* execl, execlp and execle: their arguments become the list that execv, execvp and execve take. All of these are this
- * library's own. */
+/* Implements execl, execlp and execle. Each makes a list of its arguments and calls this library's own execv, execvp or
+ * execve. */
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <stddef.h>
 #include <unistd.h>
 
-/* How many there are, without the null at their end. */
+/* Returns the number of arguments, without the null at their end. */
 static size_t count(const char *argument, va_list rest) {
     size_t many = 0;
     for (; argument; argument = va_arg(rest, const char *))
@@ -13,7 +13,7 @@ static size_t count(const char *argument, va_list rest) {
     return many;
 }
 
-/* Defines `list` with the arguments from `first` on. `rest` is behind them then. */
+/* Defines `list` with the arguments from `first` to the null. Afterwards `rest` points behind that null. */
 #define LIST(first)                                                                                                    \
     va_list rest;                                                                                                      \
     va_start(rest, first);                                                                                             \

@@ -19,7 +19,7 @@ static IS_FIRST: AtomicBool = AtomicBool::new(false);
 fn real() -> Option<Register> {
     let mut found = REAL.load(Ordering::Acquire);
     if found.is_null() {
-        // SAFETY: a plain symbol lookup with a terminated name.
+        // SAFETY: `dlsym` only needs a terminated name, and the name is a C string literal.
         found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"__register_atfork".as_ptr()) };
         REAL.store(found, Ordering::Release);
     }
@@ -68,7 +68,7 @@ unsafe extern "C" fn fork() -> libc::pid_t {
         crate::answer::set_errno(libc::EAGAIN);
         return -1;
     };
-    // SAFETY: the C library's function of this type.
+    // SAFETY: `call` is the C library's function of this name, which has this type.
     unsafe { transmute::<*mut c_void, Call>(call)() }
 }
 

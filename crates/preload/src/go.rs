@@ -93,7 +93,7 @@ fn is_go(caller: usize) -> bool {
 /// # Safety
 /// Called as `dl_iterate_phdr` does, with the address of a `bool`.
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
-    // SAFETY: a description that is valid during the call.
+    // SAFETY: the dynamic linker passes a description that is valid during the call.
     let info = unsafe { &*info };
     if info.dlpi_phdr.is_null() {
         return 0;

@@ -95,7 +95,7 @@ unsafe extern "C" fn realloc_for(old: *mut c_void, size: usize, caller: usize) -
         return malloc_for(size, caller);
     }
     if is_far_block(old as usize) {
-        // SAFETY: the caller's promise, for a far block.
+        // SAFETY: the caller guarantees what this function's `# Safety` section requires, for a far block.
         return unsafe { resize_far(old, size, caller) };
     }
     if !wants_far_block(size, caller) {
@@ -123,7 +123,7 @@ unsafe extern "C" fn realloc_for(old: *mut c_void, size: usize, caller: usize) -
 /// Like reallocarray(3).
 unsafe extern "C" fn reallocarray_for(old: *mut c_void, count: usize, size: usize, caller: usize) -> *mut c_void {
     match count.checked_mul(size) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
         Some(total) => unsafe { realloc_for(old, total, caller) },
         None => {
             set_errno(libc::ENOMEM);
@@ -194,7 +194,7 @@ unsafe fn resize_far(old: *mut c_void, size: usize, caller: usize) -> *mut c_voi
     }
     let addr = old as usize;
     if wants_far_block(size, caller) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
         return match unsafe { heap::resize(addr, size) } {
             Ok(block) => block.cast(),
             Err(error) => heap::abort_on("realloc()", addr, error),
@@ -232,7 +232,7 @@ entry!(pvalloc, "rsi", "x1", pvalloc_for, fn(_size: usize) -> *mut c_void);
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free(block: *mut c_void) {
-    // SAFETY: the contract of free(3).
+    // SAFETY: the caller keeps the contract of free(3).
     unsafe { give_back(block) }
 }
 

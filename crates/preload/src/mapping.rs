@@ -100,10 +100,10 @@ pub(crate) unsafe extern "C" fn map(
     if flags & libc::MAP_FIXED != 0
         && let Some(range) = with_far(addr as usize, len).filter(|_| (addr as usize).is_multiple_of(PAGE))
     {
-        // SAFETY: the contract of mmap(2).
+        // SAFETY: the caller keeps the contract of mmap(2).
         return address(unsafe { map_over_far(range, prot, flags, args) });
     }
-    // SAFETY: the contract of mmap(2), on a range that is not far.
+    // SAFETY: the caller keeps the contract of mmap(2), and the range is not far.
     address(unsafe { kernel(libc::SYS_mmap, args) })
 }
 
@@ -118,7 +118,7 @@ unsafe fn map_over_far(range: Range, prot: c_int, flags: c_int, args: [usize; 6]
     if anonymous && prot & libc::PROT_EXEC == 0 {
         let near = |part: Range| {
             let args = [part.start, part.len(), prot as usize, flags as usize, fd, off];
-            // SAFETY: the caller keeps the same promise, and the part is not far.
+            // SAFETY: the caller guarantees what this function's `# Safety` section requires, and the part is not far.
             unsafe { kernel(libc::SYS_mmap, args) }.map(drop)
         };
         split(range, near, |part| renew(part, prot))?;
@@ -175,7 +175,7 @@ pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
             }
             .map(drop);
         }
-        // SAFETY: the contract of munmap(2), on a range that is not far.
+        // SAFETY: the caller keeps the contract of munmap(2), and the range is not far.
         unsafe { kernel(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) }.map(drop)
     };
     let whole = (addr as usize).is_multiple_of(PAGE) && len > 0;
@@ -186,7 +186,7 @@ pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
             range,
             |near| unmap(near.start, near.len()),
             |part| {
-                // SAFETY: the contract of munmap(2).
+                // SAFETY: the caller keeps the contract of munmap(2).
                 unsafe { far::release(part.start, part.len()) };
                 Ok(())
             },
@@ -197,7 +197,7 @@ pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
     let protect = |start: usize, len: usize| {
-        // SAFETY: the contract of mprotect(2), on a range that is not far.
+        // SAFETY: the caller keeps the contract of mprotect(2), and the range is not far.
         unsafe { kernel(libc::SYS_mprotect, [start, len, prot as usize, 0, 0, 0]) }.map(drop)
     };
     status(match with_far(addr as usize, len) {
@@ -225,14 +225,14 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: usize, prot: c_int, key: c_int) -> c_int {
     if key == -1 {
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller keeps the contract of `pkey_mprotect`.
         return unsafe { mprotect(addr, len, prot) };
     }
     if with_far(addr as usize, len).is_some() {
         return status(Err(libc::EINVAL));
     }
     let args = [addr as usize, len, prot as usize, key as usize, 0, 0];
-    // SAFETY: the contract of pkey_mprotect(2), on a range that is not far.
+    // SAFETY: the caller keeps the contract of pkey_mprotect(2), and the range is not far.
     status(unsafe { kernel(libc::SYS_pkey_mprotect, args) }.map(drop))
 }
 

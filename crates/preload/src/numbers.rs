@@ -20,7 +20,7 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
     if !far::active() {
         return None;
     }
-    // SAFETY: the caller's arguments under the contract of each call.
+    // SAFETY: the arguments are the caller's, who keeps the contract of each call.
     Some(unsafe {
         match number {
             // Memory mapped by number stays near, except over far memory.
@@ -76,7 +76,7 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
 unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
     let [a, b, c, d, e, f] = args;
     let int = |value: usize| value as c_int;
-    // SAFETY: the caller's arguments under the contract of each call.
+    // SAFETY: the arguments are the caller's, who keeps the contract of each call.
     Some(unsafe {
         match number {
             libc::SYS_read => data::read(int(a), b as *mut _, c) as c_long,

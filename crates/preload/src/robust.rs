@@ -51,7 +51,7 @@ unsafe extern "C" fn pthread_mutexattr_setrobust(attributes: *mut pthread_mutexa
         begin();
         watch_this_thread();
     }
-    // SAFETY: the C library's function of this type, with the caller's arguments.
+    // SAFETY: `call` is the C library's function of this type. Its arguments are the caller's.
     unsafe { transmute::<*mut c_void, SetRobust>(call)(attributes, robust) }
 }
 
@@ -130,7 +130,7 @@ unsafe fn give_up() {
 /// # Safety
 /// The futex of a mutex.
 unsafe fn mark(futex: *const AtomicU32, kernel_wakes: bool) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     let word = unsafe { &*futex };
     let owner = gettid() as u32;
     let died = |now: u32| (now & OWNER == owner).then_some(now & WAITERS | OWNER_DIED);

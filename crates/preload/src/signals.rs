@@ -69,7 +69,7 @@ type SignalCall = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
 /// `signal` under one of its names. The action chained behind the trap gets these flags.
 ///
 /// # Safety
-/// The contract of signal(2). `real` is a function of its type.
+/// The caller keeps the contract of signal(2). `real` is a function of its type.
 unsafe fn set_handler(real: &Real, signum: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
     if is_trap(signum) {
         // SAFETY: an action of zeroes is valid: the default, an empty mask, no flags.
@@ -85,7 +85,7 @@ unsafe fn set_handler(real: &Real, signum: c_int, handler: sighandler_t, flags: 
         };
     }
     match real.get() {
-        // SAFETY: the C library's function of this type, with the caller's arguments.
+        // SAFETY: `call` is the C library's function of this type. Its arguments are the caller's.
         Some(call) => unsafe { transmute::<*mut c_void, SignalCall>(call)(signum, handler) },
         None => {
             set_errno(libc::ENOSYS);
@@ -98,7 +98,7 @@ macro_rules! setting_handlers {
     ($($name:ident($flags:expr))*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(signum: c_int, handler: sighandler_t) -> sighandler_t {
-            // SAFETY: the caller keeps the same promise.
+            // SAFETY: the caller keeps the contract of the call.
             unsafe { set_handler(&real::$name, signum, handler, $flags) }
         }
     )* };
@@ -122,7 +122,7 @@ unsafe extern "C" fn sigset(signum: c_int, handler: sighandler_t) -> sighandler_
         // The trap's signal is never blocked, so only the chained action is returned.
         return chain(signum, None).map_or(libc::SIG_ERR, |before| before.sa_sigaction);
     }
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller keeps the contract of `sigset`.
     unsafe { set_handler(&real::sigset, signum, handler, 0) }
 }
 
@@ -171,7 +171,7 @@ pub(crate) fn unblock_trap() {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
-    // SAFETY: the contract of sigprocmask(2).
+    // SAFETY: the caller keeps the contract of sigprocmask(2).
     status(unsafe { change_mask(how, set, old) })
 }
 
@@ -263,13 +263,13 @@ extern "C" fn no_contexts() -> c_int {
 
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" fn opened_for_set(context: *mut libc::ucontext_t) -> usize {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller keeps the contract of `opened_for_set`.
     unsafe { opened_context(&real::setcontext, context) }
 }
 
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" fn opened_for_swap(context: *mut libc::ucontext_t) -> usize {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller keeps the contract of `opened_for_swap`.
     unsafe { opened_context(&real::swapcontext, context) }
 }
 

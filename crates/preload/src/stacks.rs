@@ -99,7 +99,7 @@ unsafe extern "C-unwind" fn begin(begin: *mut c_void) -> *mut c_void {
 }
 
 /// # Safety
-/// The contract of pthread_create(3). `call` is that function.
+/// The caller keeps the contract of pthread_create(3). `call` is that function.
 unsafe fn create(
     call: Create,
     thread: *mut pthread_t,
@@ -112,7 +112,7 @@ unsafe fn create(
     let near = unsafe { given(attributes) };
     let attributes = near.pointer().cast_const().cast();
     if !robust::is_used() || far::is_own_thread() {
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
         return unsafe { call(thread, attributes, first, argument) };
     }
     let given = Box::into_raw(Box::new(Begin { first, argument }));
@@ -134,18 +134,18 @@ unsafe extern "C" fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     let Some(call) = real::pthread_create.get() else { return libc::EAGAIN };
-    // SAFETY: the C library's function of this type.
+    // SAFETY: `call` is the C library's function of this name, which has this type.
     let call = unsafe { transmute::<*mut c_void, Create>(call) };
-    // SAFETY: the contract of pthread_create(3).
+    // SAFETY: the caller keeps the contract of pthread_create(3).
     let Some((stack, is_cut)) = keeping_errno(|| unsafe { far_stack(attributes) }) else {
-        // SAFETY: the caller's arguments.
+        // SAFETY: the arguments are the caller's, who keeps the contract of the call.
         return unsafe { create(call, thread, attributes, first, argument) };
     };
     if keeping_errno(|| make_near(stack)).is_err() {
         return libc::EAGAIN;
     }
     if !is_cut {
-        // SAFETY: the caller's arguments.
+        // SAFETY: the arguments are the caller's, who keeps the contract of the call.
         return unsafe { create(call, thread, attributes, first, argument) };
     }
     let mut copy = MaybeUninit::<pthread_attr_t>::uninit();

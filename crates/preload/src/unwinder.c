@@ -1,11 +1,11 @@
-/* The unwinder that this library is linked with: whichever one of libgcc_s the process has loaded.
+/* A substitute for the unwinder: each function calls the one in the libgcc_s that the process has loaded.
  *
- * A cancelled thread is unwound by the C library, which loads libgcc_s for that. Frames of this library that have something
- * to give up are on the way, and tell the unwinder where they go on. They have to tell that very unwinder, whose frames
- * nobody else can read. The library does not name it: every program of a run would load it, which doubles the start of a
- * small one. So each function is looked up in the libgcc_s that was loaded.
+ * When a thread is cancelled, the C library loads libgcc_s and unwinds the thread. Frames of this library that hold
+ * resources tell the unwinder where they continue. They must tell that very libgcc_s, because no other copy can read its
+ * data. This library does not link libgcc_s: every program of a run would load it, and a small program would need twice
+ * the time to start.
  *
- * A panic never unwinds: it says what it has to say and aborts. The list of exported symbols leaves these out. */
+ * A panic never unwinds: it prints its message and aborts. This library does not export these functions. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 #define LIBRARY "libgcc_s.so.1"
 
-/* A function of the unwinder's, kept in `place` once it was found; `how` says whether the unwinder may be loaded for it. */
+/* Returns a function of libgcc_s and stores it in `place`. `how` is RTLD_NOLOAD if the lookup must not load libgcc_s. */
 static void *find(void **place, const char *name, int how) {
     void *found = __atomic_load_n(place, __ATOMIC_ACQUIRE);
     if (!found) {
@@ -24,7 +24,7 @@ static void *find(void **place, const char *name, int how) {
     return found;
 }
 
-/* The function of this name. A caller with a context or an exception was called by the unwinder, so it is there. */
+/* Finds the function of this name. A caller with a context or an exception was called by libgcc_s, so it is loaded. */
 #define THERE(name)                                                                                                    \
     static void *place;                                                                                                \
     __typeof__(&name) call = (__typeof__(&name))find(&place, #name, RTLD_NOLOAD);                                       \

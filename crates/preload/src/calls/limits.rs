@@ -102,7 +102,7 @@ unsafe fn exchange(kind: Kind, resource: c_int, new: *const rlimit64, old: *mut 
     }
     let before = limits::get(kind).map_err(|errno| errno.0)?;
     if !new.is_null() {
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
         let rlimit64 { rlim_cur, rlim_max } = unsafe { new.read() };
         limits::set(kind, Limit { soft: rlim_cur, hard: rlim_max }).map_err(|errno| errno.0)?;
         if rlim_cur != UNLIMITED || IS_SHOWN.load(Ordering::Relaxed) {
@@ -110,17 +110,17 @@ unsafe fn exchange(kind: Kind, resource: c_int, new: *const rlimit64, old: *mut 
         }
     }
     if !old.is_null() {
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
         unsafe { old.write(rlimit64 { rlim_cur: before.soft, rlim_max: before.hard }) };
     }
     Ok(())
 }
 
 /// # Safety
-/// The contract of prlimit(2).
+/// The caller keeps the contract of prlimit(2).
 unsafe fn limit(process: pid_t, resource: c_int, new: *const rlimit64, old: *mut rlimit64) -> Result<(), c_int> {
     if let Some(kind) = own_kind(process, resource) {
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
         return unsafe { exchange(kind, resource, new, old) };
     }
     // SAFETY: the contract of the call: null or valid pointers.
@@ -131,16 +131,16 @@ unsafe fn limit(process: pid_t, resource: c_int, new: *const rlimit64, old: *mut
 }
 
 /// # Safety
-/// The contract of getrlimit(2).
+/// The caller keeps the contract of getrlimit(2).
 unsafe fn read(resource: c_int, to: *mut rlimit64) -> c_int {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     status(if to.is_null() { Err(libc::EFAULT) } else { unsafe { limit(0, resource, std::ptr::null(), to) } })
 }
 
 /// # Safety
-/// The contract of setrlimit(2).
+/// The caller keeps the contract of setrlimit(2).
 unsafe fn write(resource: c_int, from: *const rlimit64) -> c_int {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     status(if from.is_null() { Err(libc::EFAULT) } else { unsafe { limit(0, resource, from, std::ptr::null_mut()) } })
 }
 
@@ -151,13 +151,13 @@ macro_rules! twice {
     ($($name:ident $name64:ident($($arg:ident: $type:ty => $cast:expr),*) = $target:expr;)*) => { $(
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
-            // SAFETY: the caller keeps the same promise.
+            // SAFETY: the caller keeps the contract of the call.
             unsafe { $target($($cast),*) }
         }
 
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name64($($arg: $type),*) -> c_int {
-            // SAFETY: the caller keeps the same promise.
+            // SAFETY: the caller keeps the contract of the call.
             unsafe { $target($($cast),*) }
         }
     )* };
@@ -175,8 +175,8 @@ twice! {
 }
 
 /// # Safety
-/// The contract of prlimit(2).
+/// The caller keeps the contract of prlimit(2).
 unsafe fn change(process: pid_t, resource: c_int, new: *const rlimit64, old: *mut rlimit64) -> c_int {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     status(unsafe { limit(process, resource, new, old) })
 }

@@ -49,7 +49,7 @@ macro_rules! wrap {
                 std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C-unwind" fn($($type),*) -> $result>(call)
             };
             if !crate::calls::near::kernel_is_blind() {
-                // SAFETY: the caller's arguments, under the contract of the call.
+                // SAFETY: the arguments are the caller's, who keeps the contract of the call.
                 return unsafe { call($($argument),*) };
             }
             $(

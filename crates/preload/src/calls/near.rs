@@ -54,7 +54,7 @@ impl Buffer {
             return Some(Buffer { addr, len });
         }
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a fresh mapping at a place of the kernel's choice.
+        // SAFETY: the kernel chooses a free address, so the new mapping replaces no other mapping.
         let addr = unsafe { kernel(libc::SYS_mmap, [0, len, prot as usize, flags as usize, usize::MAX, 0]) }.ok()?;
         Some(Buffer { addr, len })
     }
@@ -188,7 +188,7 @@ pub(crate) fn is_open(addr: usize, len: usize, writes: bool) -> bool {
 /// # Safety
 /// Null or valid.
 pub(crate) unsafe fn given<'a, T>(argument: *const T) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), size_of::<T>(), Back::Nothing) }
 }
 
@@ -197,7 +197,7 @@ pub(crate) unsafe fn given<'a, T>(argument: *const T) -> Near<'a> {
 /// # Safety
 /// Null or valid.
 pub(crate) unsafe fn filled<'a, T>(argument: *mut T) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast(), size_of::<T>(), Back::Whole) }
 }
 
@@ -206,7 +206,7 @@ pub(crate) unsafe fn filled<'a, T>(argument: *mut T) -> Near<'a> {
 /// # Safety
 /// Null or valid.
 pub(crate) unsafe fn counted_down<'a, T>(argument: *mut T) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast(), size_of::<T>(), Back::Always) }
 }
 
@@ -215,7 +215,7 @@ pub(crate) unsafe fn counted_down<'a, T>(argument: *mut T) -> Near<'a> {
 /// # Safety
 /// Null or valid for `count` elements.
 pub(crate) unsafe fn filled_elements<'a, T>(argument: *mut T, count: usize) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast(), count.saturating_mul(size_of::<T>()), Back::Counted(size_of::<T>())) }
 }
 
@@ -224,7 +224,7 @@ pub(crate) unsafe fn filled_elements<'a, T>(argument: *mut T, count: usize) -> N
 /// # Safety
 /// Null or valid for `count` descriptors.
 pub(crate) unsafe fn polled<'a>(argument: *mut pollfd, count: usize) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast(), count.saturating_mul(size_of::<pollfd>()), Back::Found) }
 }
 
@@ -233,7 +233,7 @@ pub(crate) unsafe fn polled<'a>(argument: *mut pollfd, count: usize) -> Near<'a>
 /// # Safety
 /// Null or valid for `len` bytes.
 pub(crate) unsafe fn given_bytes<'a, T>(argument: *const T, len: usize) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), len, Back::Nothing) }
 }
 
@@ -242,7 +242,7 @@ pub(crate) unsafe fn given_bytes<'a, T>(argument: *const T, len: usize) -> Near<
 /// # Safety
 /// Null or valid for `len` bytes.
 pub(crate) unsafe fn filled_bytes<'a, T>(argument: *mut T, len: usize) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast(), len, Back::Whole) }
 }
 
@@ -251,7 +251,7 @@ pub(crate) unsafe fn filled_bytes<'a, T>(argument: *mut T, len: usize) -> Near<'
 /// # Safety
 /// Null or valid up to its end.
 pub(crate) unsafe fn text<'a>(argument: *const c_char) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), text_len(argument), Back::Nothing) }
 }
 
@@ -260,7 +260,7 @@ pub(crate) unsafe fn text<'a>(argument: *const c_char) -> Near<'a> {
 /// # Safety
 /// Null or valid up to its end.
 pub(crate) unsafe fn changed_text<'a>(argument: *mut c_char) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast(), text_len(argument), Back::Whole) }
 }
 
@@ -269,7 +269,7 @@ pub(crate) unsafe fn changed_text<'a>(argument: *mut c_char) -> Near<'a> {
 /// # Safety
 /// Null or valid up to its end.
 pub(crate) unsafe fn long_text<'a>(argument: *const c_char) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), bytes_of_text(argument, usize::MAX), Back::Nothing) }
 }
 
@@ -279,7 +279,7 @@ pub(crate) unsafe fn long_text<'a>(argument: *const c_char) -> Near<'a> {
 /// # Safety
 /// Null or valid up to its end.
 unsafe fn text_len(text: *const c_char) -> usize {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { bytes_of_text(text, PATH_BYTES) }
 }
 

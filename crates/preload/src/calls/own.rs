@@ -49,7 +49,7 @@ impl End {
 /// Moves bytes between this process and `process`. With `writes`, they go there, else they come here.
 ///
 /// # Safety
-/// The contract of process_vm_readv(2). `real` is a function of its type.
+/// The caller keeps the contract of process_vm_readv(2). `real` is a function of its type.
 unsafe fn transfer(
     real: &real::Real,
     process: pid_t,
@@ -59,11 +59,11 @@ unsafe fn transfer(
     writes: bool,
 ) -> ssize_t {
     let Some(call) = real.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     let call = unsafe { transmute::<*mut c_void, Transfer>(call) };
     let is_too_long = [local_count, remote_count].into_iter().any(|count| count as usize > BUFFERS_MAX);
     if !kernel_is_blind() || is_too_long {
-        // SAFETY: the caller's arguments.
+        // SAFETY: the arguments are the caller's, who keeps the contract of the call.
         return unsafe { call(process, local, local_count, remote, remote_count, flags) };
     }
     // SAFETY: the contract of the call makes the tables valid.
@@ -94,7 +94,7 @@ pub(crate) unsafe extern "C-unwind" fn process_vm_readv(
     flags: c_ulong,
 ) -> ssize_t {
     let (here, there) = ((local, local_count), (remote, remote_count));
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller keeps the contract of `process_vm_readv`.
     unsafe { transfer(&real::process_vm_readv, process, here, there, flags, false) }
 }
 
@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C-unwind" fn process_vm_writev(
     flags: c_ulong,
 ) -> ssize_t {
     let (here, there) = ((local, local_count), (remote, remote_count));
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller keeps the contract of `process_vm_writev`.
     unsafe { transfer(&real::process_vm_writev, process, here, there, flags, true) }
 }
 
@@ -123,7 +123,7 @@ pub(crate) unsafe fn is_hidden(dir: c_int, path: *const c_char) -> bool {
     if far::trap_signal() != Some(libc::SIGSEGV) || path.is_null() || far::contains(path as usize) {
         return false;
     }
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     let name = unsafe { CStr::from_ptr(path) }.to_bytes();
     let is_named_so = name == b"mem" || name.ends_with(b"/mem");
     // SAFETY: as above.
@@ -135,7 +135,7 @@ pub(crate) unsafe fn is_hidden(dir: c_int, path: *const c_char) -> bool {
 /// # Safety
 /// A terminated text.
 unsafe fn place(dir: c_int, path: *const c_char) -> Option<Vec<u8>> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     let near = unsafe { text(path) };
     let flags = (libc::O_PATH | libc::O_CLOEXEC) as usize;
     // SAFETY: a near path. The descriptor gives no access, and is closed below.

@@ -76,7 +76,7 @@ impl Strings {
         if list.is_null() || !kernel_is_blind() {
             return strings;
         }
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
         let (count, bytes, far) = unsafe { measure(list) };
         let table = (count + 1) * size_of::<usize>();
         if !far {
@@ -121,7 +121,7 @@ unsafe fn measure(list: List) -> (usize, usize, bool) {
 /// `list` has `count` strings. `table` has room for one pointer more, and `bytes` for all strings.
 unsafe fn copy_list(list: List, count: usize, table: *mut *const c_char, mut bytes: *mut u8) {
     for index in 0..count {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
         unsafe {
             let string = list.add(index).read();
             let len = libc::strlen(string) + 1;
@@ -182,13 +182,13 @@ unsafe extern "C" {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c_int {
-    // SAFETY: the contract of execv(3).
+    // SAFETY: the caller keeps the contract of execv(3).
     unsafe { execve(path, arguments, environ) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execvp(path: *const c_char, arguments: List) -> c_int {
-    // SAFETY: the contract of execvp(3).
+    // SAFETY: the caller keeps the contract of execvp(3).
     unsafe { execvpe(path, arguments, environ) }
 }
 
@@ -206,7 +206,7 @@ unsafe extern "C-unwind" fn ptrace(request: c_uint, process: pid_t, addr: *mut c
         // SAFETY: ends the child at once. Its parent goes on.
         unsafe { libc::_exit(125) };
     }
-    // SAFETY: the C library's function of this type, with the caller's arguments.
+    // SAFETY: `call` is the C library's function of this type. Its arguments are the caller's.
     unsafe { transmute::<*mut c_void, Call>(call)(request, process, addr, data) }
 }
 
@@ -237,7 +237,7 @@ type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_voi
 /// be near, including the attributes.
 ///
 /// # Safety
-/// The contract of posix_spawn(3).
+/// The caller keeps the contract of posix_spawn(3).
 unsafe fn spawn(
     real: &real::Real,
     process: *mut pid_t,
@@ -277,7 +277,7 @@ unsafe extern "C-unwind" fn posix_spawn(
     arguments: List,
     environment: List,
 ) -> c_int {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller keeps the contract of `posix_spawn`.
     unsafe { spawn(&real::posix_spawn, process, path, actions, attributes, arguments, environment) }
 }
 
@@ -290,6 +290,6 @@ unsafe extern "C-unwind" fn posix_spawnp(
     arguments: List,
     environment: List,
 ) -> c_int {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller keeps the contract of `posix_spawnp`.
     unsafe { spawn(&real::posix_spawnp, process, path, actions, attributes, arguments, environment) }
 }

@@ -59,6 +59,6 @@ fn with_type(len: size_t) -> usize {
 /// # Safety
 /// Null or valid, if a queue is created.
 unsafe fn created_with<'a>(attributes: *const mq_attr, flags: c_int) -> super::near::Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { given(if flags & libc::O_CREAT != 0 { attributes } else { std::ptr::null() }) }
 }

@@ -12,7 +12,7 @@ use super::wrap;
 /// # Safety
 /// `len` is null or valid. `address` is null or valid for that number of bytes.
 unsafe fn filled_address<'a, T>(address: *mut T, len: *const socklen_t) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { filled_bytes(address, if len.is_null() { 0 } else { len.read() as usize }) }
 }
 

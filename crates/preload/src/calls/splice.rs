@@ -58,7 +58,7 @@ impl Stand {
         let lead = far as usize % PAGE;
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let args = [0, lead + len, prot as usize, flags as usize, usize::MAX, 0];
-        // SAFETY: a fresh mapping at a place of the kernel's choice.
+        // SAFETY: the kernel chooses a free address, so the new mapping replaces no other mapping.
         let start = unsafe { kernel(libc::SYS_mmap, args) }?;
         Ok(Stand { far, near: (start + lead) as *mut u8, len })
     }
@@ -152,9 +152,9 @@ pub(crate) unsafe extern "C-unwind" fn vmsplice(
 ) -> ssize_t {
     type Call = unsafe extern "C-unwind" fn(c_int, *const iovec, size_t, c_uint) -> ssize_t;
     let Some(call) = real::vmsplice.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: the C library's function of this type.
+    // SAFETY: `call` is the C library's function of this name, which has this type.
     let call = unsafe { transmute::<*mut c_void, Call>(call) };
-    // SAFETY: the contract of vmsplice(2).
+    // SAFETY: the caller keeps the contract of vmsplice(2).
     let through = || unsafe { call(fd, buffers, count, flags) };
     if !far::active() || count == 0 || count > BUFFERS_MAX {
         return through();
@@ -234,7 +234,7 @@ fn has_zero_copy(fd: c_int) -> bool {
     let before = errno();
     let (level, name) = (libc::SOL_SOCKET as usize, libc::SO_ZEROCOPY as usize);
     let args = [fd as usize, level, name, &raw mut on as usize, &raw mut len as usize, 0];
-    // SAFETY: two variables of ours.
+    // SAFETY: both pointers lead to local variables.
     let answer = unsafe { kernel(libc::SYS_getsockopt, args) };
     set_errno(before);
     answer.is_ok() && on != 0
@@ -252,6 +252,6 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     if keeps_pages(fd, flags) {
         return refused(libc::ENOBUFS) as c_int;
     }
-    // SAFETY: the C library's function of this type, with the caller's arguments.
+    // SAFETY: `call` is the C library's function of this type. Its arguments are the caller's.
     unsafe { transmute::<*mut c_void, Call>(call)(fd, messages, count, flags) }
 }

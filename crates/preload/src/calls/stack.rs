@@ -33,7 +33,7 @@ fn near_stack(far: usize, len: usize) -> Option<usize> {
         return Some(entry.near.load(Ordering::Acquire)).filter(|&near| near != 0);
     }
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK);
-    // SAFETY: a fresh mapping at a place of the kernel's choice.
+    // SAFETY: the kernel chooses a free address, so the new mapping replaces no other mapping.
     let near = unsafe { kernel(libc::SYS_mmap, [0, len, prot as usize, flags as usize, usize::MAX, 0]) }.ok()?;
     let free = |entry: &&Replaced| entry.far.compare_exchange(0, far, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     let Some(entry) = REPLACED.iter().find(free) else {
@@ -53,13 +53,13 @@ unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack_t) 
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: the C library's function of this type.
+    // SAFETY: `call` is the C library's function of this name, which has this type.
     let call = unsafe { transmute::<*mut std::ffi::c_void, Call>(call) };
     if !kernel_is_blind() {
-        // SAFETY: the caller's arguments.
+        // SAFETY: the arguments are the caller's, who keeps the contract of the call.
         return unsafe { call(new, old) };
     }
-    // SAFETY: the contract of sigaltstack(2).
+    // SAFETY: the caller keeps the contract of sigaltstack(2).
     let (mut wanted, told) = unsafe { (new.as_ref().copied(), filled(old)) };
     if let Some(stack) = wanted.as_mut().filter(|stack| is_far(stack.ss_sp, stack.ss_size)) {
         let Some(near) = near_stack(stack.ss_sp as usize, stack.ss_size) else {

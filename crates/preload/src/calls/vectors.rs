@@ -57,7 +57,7 @@ impl Vectors {
             if reached < piece {
                 break;
             }
-            // SAFETY: at most one past the last buffer.
+            // SAFETY: the pointer moves at most one past the last buffer.
             next = unsafe { next.add(1) };
             passed = 0;
         }
@@ -80,7 +80,7 @@ impl Vectors {
             done += piece;
             self.passed += piece;
             if self.passed == buffer.iov_len {
-                // SAFETY: at most one past the last buffer.
+                // SAFETY: the pointer moves at most one past the last buffer.
                 self.next = unsafe { self.next.add(1) };
                 self.left -= 1;
                 self.passed = 0;
@@ -93,7 +93,7 @@ impl Vectors {
     /// # Safety
     /// The row has `len` bytes left, and `to` has room for them.
     pub(crate) unsafe fn gather(&mut self, to: *mut u8, len: usize) {
-        // SAFETY: the caller keeps the same promise. The two do not overlap.
+        // SAFETY: the caller guarantees what this function's `# Safety` section requires. The two do not overlap.
         unsafe { self.each(to, len, |far, near, piece| copy::copy(far, near, piece)) }
     }
 
@@ -102,7 +102,7 @@ impl Vectors {
     /// # Safety
     /// The row has room for `len` bytes, and `from` has them.
     pub(crate) unsafe fn scatter(&mut self, from: *const u8, len: usize) {
-        // SAFETY: the caller keeps the same promise. The two do not overlap.
+        // SAFETY: the caller guarantees what this function's `# Safety` section requires. The two do not overlap.
         unsafe { self.each(from.cast_mut(), len, |far, near, piece| copy::copy(near, far, piece)) }
     }
 }
