@@ -69,13 +69,13 @@ void _Unwind_Resume(struct _Unwind_Exception *exception) {
     call(exception);
 }
 
-/* A panic's: refused, which aborts. */
+/* Refuses to unwind: a panic calls this function, and aborts at this result. */
 _Unwind_Reason_Code _Unwind_RaiseException(struct _Unwind_Exception *exception) {
     (void)exception;
     return _URC_END_OF_STACK;
 }
 
-/* For who asks for a panic's backtrace. */
+/* Walks the stack, for users who ask for the backtrace of a panic. Loads libgcc_s if necessary. */
 _Unwind_Reason_Code _Unwind_Backtrace(_Unwind_Trace_Fn step, void *argument) {
     static void *place;
     __typeof__(&_Unwind_Backtrace) call = (__typeof__(&_Unwind_Backtrace))find(&place, "_Unwind_Backtrace", 0);
