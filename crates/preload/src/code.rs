@@ -1,4 +1,4 @@
-//! The address ranges of some libraries' code, by which callers and functions are recognised.
+//! The address ranges of the code of some libraries. They show which library a caller or a function belongs to.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hanare::near;
 
-/// The executable segment of a library; empty until it is found.
+/// The address range of a library's executable segment. It is empty until `find` has found the library.
 pub(crate) struct Code {
     start: AtomicUsize,
     len: AtomicUsize,
@@ -23,26 +23,28 @@ impl Code {
     }
 }
 
-/// The dynamic linker, the C library, and this library.
+/// The code of the dynamic linker, the C library, and this library.
 pub(crate) static LINKER: Code = Code::nowhere();
 pub(crate) static LIBRARY: Code = Code::nowhere();
 pub(crate) static OWN: Code = Code::nowhere();
 
-/// Finds their code.
+/// Finds the code of the dynamic linker, the C library and this library.
 pub(crate) fn find() {
-    // SAFETY: the callback is a plain function that needs no data.
+    // SAFETY: `note` has the type of such a callback, and needs no data.
     unsafe { libc::dl_iterate_phdr(Some(note), null_mut()) };
 }
 
+/// Stores the code ranges of one loaded object, if it is one of the three.
+///
 /// # Safety
-/// Called as `dl_iterate_phdr` does.
+/// `dl_iterate_phdr` calls it, with a valid `info`.
 unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {
-    // SAFETY: reads a number that the kernel gave this process.
+    // SAFETY: `getauxval` only reads a number that the kernel gave this process.
     let linker = unsafe { libc::getauxval(libc::AT_BASE) };
     // SAFETY: the dynamic linker passes a description that is valid during the call.
     let info = unsafe { &*info };
     for nth in 0..info.dlpi_phnum {
-        // SAFETY: this number of headers exists, and they are mapped as long as the object is.
+        // SAFETY: the object has `dlpi_phnum` headers, which stay mapped as long as the object.
         let header = unsafe { &*info.dlpi_phdr.add(usize::from(nth)) };
         if header.p_type != libc::PT_LOAD || header.p_flags & libc::PF_X == 0 {
             continue;

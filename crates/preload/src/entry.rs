@@ -1,4 +1,4 @@
-//! Exported calls whose meaning depends on the caller.
+//! Exported calls whose behaviour depends on the code that calls them.
 
 /// Defines an exported call as a jump to `$target`, which gets the call's return address as an additional argument.
 macro_rules! entry {
@@ -6,7 +6,7 @@ macro_rules! entry {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result {
-            // Nothing is pushed, and no register of the caller is lost: the target sees the caller's own stack.
+            // The code pushes nothing and keeps the caller's registers, so `$target` sees the caller's own stack.
             #[cfg(target_arch = "x86_64")]
             std::arch::naked_asm!(concat!("mov ", $x86, ", [rsp]"), "jmp {}", sym $target);
             #[cfg(target_arch = "aarch64")]
@@ -16,7 +16,8 @@ macro_rules! entry {
 }
 pub(crate) use entry;
 
-/// The same for a call of six arguments. On x86-64 these use all argument registers, so the address is on the stack.
+/// Defines an exported call of six arguments as a call of `$target`, which also gets the return address. On x86-64, the
+/// six arguments use all argument registers, so the return address is passed on the stack.
 macro_rules! entry_of_six {
     ($name:ident, $target:ident, fn($($arg:ident: $type:ty),*) -> $result:ty) => {
         #[unsafe(naked)]

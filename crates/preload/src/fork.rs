@@ -1,8 +1,8 @@
-//! `fork`, by the C library's own fork handlers. Hanare's are registered first. So they run last before a fork and
-//! first after it, and the handlers of all libraries find far memory working.
+//! `fork`, by means of the C library's fork handlers. Hanare registers its handlers before all other libraries. So they
+//! run last before a fork and first after it, and the other libraries' handlers can use far memory.
 //!
-//! Children of `vfork`, `posix_spawn` and `system` share their parent's memory until they execute. They run no handlers
-//! and need none.
+//! Children of `vfork`, `posix_spawn` and `system` share their parent's memory until they execute. The C library runs
+//! no fork handlers for them, and they need none.
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 type Handler = Option<unsafe extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 
-/// The C library's function that every `pthread_atfork` calls.
+/// The C library's function behind `pthread_atfork`. Null until it is looked up.
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static IS_FIRST: AtomicBool = AtomicBool::new(false);
 
@@ -27,16 +27,16 @@ fn real() -> Option<Register> {
     (!found.is_null()).then(|| unsafe { transmute::<*mut c_void, Register>(found) })
 }
 
-/// Registers Hanare's handlers, once.
+/// Registers Hanare's handlers. Only the first call has an effect.
 ///
 /// # Errors
-/// The C library's error number.
+/// Returns the C library's error number.
 pub(crate) fn watch() -> Result<(), c_int> {
     if IS_FIRST.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
     let register = real().ok_or(libc::ENOSYS)?;
-    // SAFETY: plain functions that live as long as this library, which is never unloaded.
+    // SAFETY: the handlers are plain functions that live as long as this library, and the library is never unloaded.
     match unsafe { register(Some(before), Some(in_parent), Some(in_child), null_mut()) } {
         0 => Ok(()),
         error => Err(error),
@@ -59,7 +59,7 @@ unsafe extern "C" fn in_child() {
     hanare::far::forked_child();
 }
 
-/// fork(2). Fails if the child could not get the descriptors that it needs for paging.
+/// Performs fork(2). Fails with EAGAIN if the child could not get the descriptors that it needs for paging.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fork() -> libc::pid_t {
     type Call = unsafe extern "C" fn() -> libc::pid_t;
@@ -68,7 +68,7 @@ unsafe extern "C" fn fork() -> libc::pid_t {
         crate::answer::set_errno(libc::EAGAIN);
         return -1;
     };
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `fork`, which has this type.
     unsafe { transmute::<*mut c_void, Call>(call)() }
 }
 
@@ -79,10 +79,10 @@ unsafe extern "C" fn __register_atfork(
     child: Handler,
     library: *mut c_void,
 ) -> c_int {
-    // Ignored here: a failure shows again when the engine starts.
+    // A failure is ignored here, because `watch` fails again at the start of the engine and is reported then.
     let _ = watch();
     match real() {
-        // SAFETY: the caller's own arguments.
+        // SAFETY: the arguments are the caller's, and `register` is the C library's function of this name.
         Some(register) => unsafe { register(before, parent, child, library) },
         None => libc::ENOSYS,
     }

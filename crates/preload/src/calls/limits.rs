@@ -64,7 +64,7 @@ impl Carried {
         let own: Vec<u8> = text().collect();
         let mut entries = Vec::new();
         for at in 0.. {
-            // SAFETY: the list is valid up to its end.
+            // SAFETY: `at` does not pass the final null of the list, which ends this loop.
             let entry = unsafe { list.add(at).read() };
             if entry.is_null() {
                 break;

@@ -169,7 +169,7 @@ macro_rules! opening {
         ) -> c_int {
             type Call = unsafe extern "C-unwind" fn($($number,)? *const c_char, c_int $(, $type)?) -> c_int;
             let Some(call) = real::$name.get() else { return refused(libc::ENOSYS) as c_int };
-            #[allow(unused_mut, unused_assignments)] // those without a folder begin at the working one
+            #[allow(unused_mut, unused_assignments)] // calls without a folder use the working directory
             let mut dir = libc::AT_FDCWD;
             $(dir = $dir;)?
             // SAFETY: by the contract of open(2), the path is a terminated string. `call` is the C library's function

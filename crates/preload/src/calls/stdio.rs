@@ -1,5 +1,5 @@
-//! The C library's streams read and write large blocks directly from and to the program's memory, by system calls that
-//! are not interposed. Far blocks are therefore moved in near pieces.
+//! Reading and writing of streams. For large blocks, the C library makes system calls directly on the program's memory,
+//! and these calls are not interposed. So far blocks are moved in near pieces.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;
@@ -19,17 +19,17 @@ unsafe extern "C-unwind" {
     fn funlockfile(stream: *mut FILE);
 }
 
-/// `fread` in near pieces, under the stream's lock.
+/// Performs `fread` in near pieces, under the stream's lock.
 ///
 /// # Safety
-/// The caller keeps the contract of fread(3), on a far block of `total` bytes.
+/// The caller keeps the contract of fread(3), with a far block of `total` bytes.
 unsafe fn read_pieces(to: *mut c_void, total: usize, stream: *mut FILE, call: Blocks) -> usize {
     let Some(buffer) = Buffer::new(PIECE) else {
         set_errno(libc::ENOMEM);
         return 0;
     };
     let mut done = 0;
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires. Each piece is inside the block.
+    // SAFETY: the caller guarantees that the block has `total` bytes, and each piece is inside the block.
     unsafe {
         flockfile(stream);
         while done < total {
@@ -46,17 +46,17 @@ unsafe fn read_pieces(to: *mut c_void, total: usize, stream: *mut FILE, call: Bl
     done
 }
 
-/// `fwrite` in near pieces, under the stream's lock.
+/// Performs `fwrite` in near pieces, under the stream's lock.
 ///
 /// # Safety
-/// The caller keeps the contract of fwrite(3), on a far block of `total` bytes.
+/// The caller keeps the contract of fwrite(3), with a far block of `total` bytes.
 unsafe fn write_pieces(from: *const c_void, total: usize, stream: *mut FILE, call: Blocks) -> usize {
     let Some(buffer) = Buffer::new(PIECE) else {
         set_errno(libc::ENOMEM);
         return 0;
     };
     let mut done = 0;
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires. Each piece is inside the block.
+    // SAFETY: the caller guarantees that the block has `total` bytes, and each piece is inside the block.
     unsafe {
         flockfile(stream);
         while done < total {
@@ -74,10 +74,10 @@ unsafe fn write_pieces(from: *const c_void, total: usize, stream: *mut FILE, cal
 }
 
 /// # Safety
-/// The caller keeps the contract of fread(3). `real` is a function of its type.
+/// The caller keeps the contract of fread(3). `real` is a function of that type.
 unsafe fn read_blocks(real: &Real, to: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
     let Some(call) = real.get() else { return 0 };
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller guarantees that `real` has the type `Blocks`.
     let call = unsafe { transmute::<*mut c_void, Blocks>(call) };
     match size.checked_mul(count) {
         // SAFETY: the caller guarantees what this function's `# Safety` section requires.
@@ -88,10 +88,10 @@ unsafe fn read_blocks(real: &Real, to: *mut c_void, size: size_t, count: size_t,
 }
 
 /// # Safety
-/// The caller keeps the contract of fwrite(3). `real` is a function of its type.
+/// The caller keeps the contract of fwrite(3). `real` is a function of that type.
 unsafe fn write_blocks(real: &Real, from: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
     let Some(call) = real.get() else { return 0 };
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller guarantees that `real` has the type `Blocks`.
     let call = unsafe { transmute::<*mut c_void, Blocks>(call) };
     match size.checked_mul(count) {
         // SAFETY: the caller guarantees what this function's `# Safety` section requires.
@@ -114,7 +114,8 @@ unsafe extern "C-unwind" fn fread_unlocked(to: *mut c_void, size: size_t, count:
 }
 
 /// # Safety
-/// The caller keeps the contract of fread(3). `checked` ends the program if the block is too small.
+/// The caller keeps the contract of fread(3). `checked` is the C library's checked variant, which ends the program if
+/// the block is too small.
 unsafe fn read_checked(
     real: &Real,
     checked: &Real,
@@ -175,7 +176,7 @@ unsafe extern "C-unwind" fn fwrite_unlocked(
 }
 
 /// # Safety
-/// The caller keeps the contract of fputs(3). `real` is a function of its type, `blocks` one of fwrite's.
+/// The caller keeps the contract of fputs(3). `real` is a function of that type, and `blocks` is one of fwrite's type.
 unsafe fn put_text(real: &Real, blocks: &Real, text: *const c_char, stream: *mut FILE) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char, *mut FILE) -> c_int;
     if super::near::kernel_is_blind() {
@@ -211,9 +212,10 @@ unsafe extern "C" {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn puts(text: *const c_char) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char) -> c_int;
-    // SAFETY: the caller keeps the contract of puts(3).
+    // SAFETY: by the contract of puts(3), `text` is a terminated string.
     if super::near::kernel_is_blind() && is_far(text.cast(), unsafe { libc::strlen(text) }) {
-        // SAFETY: the C library's stream and a terminated string. Both parts are written under the stream's lock.
+        // SAFETY: the stream is the C library's, and both strings are terminated. The lock keeps other threads' output
+        // out.
         unsafe {
             flockfile(stdout);
             let put = put_text(&real::fputs, &real::fwrite, text, stdout);
@@ -228,13 +230,13 @@ unsafe extern "C-unwind" fn puts(text: *const c_char) -> c_int {
     unsafe { transmute::<*mut c_void, Call>(call)(text) }
 }
 
-/// A far buffer is not used: the stream keeps its own buffer.
+/// Sets a stream's buffer. A far buffer is not used: the stream then allocates a near one.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn setvbuf(stream: *mut FILE, buffer: *mut c_char, mode: c_int, len: size_t) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*mut FILE, *mut c_char, c_int, size_t) -> c_int;
     let Some(call) = real::setvbuf.get() else { return -1 };
     let (buffer, len) = if is_far(buffer.cast(), len) { (std::ptr::null_mut(), 0) } else { (buffer, len) };
-    // SAFETY: the C library's function of this type. A stream needs no buffer from the program.
+    // SAFETY: `call` is the C library's function of this type. A null buffer is allowed.
     unsafe { transmute::<*mut c_void, Call>(call)(stream, buffer, mode, len) }
 }
 
