@@ -79,7 +79,7 @@ unsafe extern "C" fn __register_atfork(
     child: Handler,
     library: *mut c_void,
 ) -> c_int {
-    // A failure is ignored here, because `watch` fails again at the start of the engine and is reported then.
+    // Hanare's handlers come first. A failure is ignored: the result is only about the caller's handlers.
     let _ = watch();
     match real() {
         // SAFETY: the arguments are the caller's, and `register` is the C library's function of this name.

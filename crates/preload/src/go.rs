@@ -1,11 +1,11 @@
-//! Programs in Go that use C (cgo). Go's runtime takes memory by the C library's `mmap`, but returns parts of it by
-//! `madvise` calls of its own, which are not interposed. The engine would keep bytes that the program no longer has. So
-//! Go's mappings are near. Blocks that C code gets from `malloc` are far.
+//! Programs in Go that use C (cgo). Go's runtime gets memory from the C library's `mmap`, but returns parts of it by
+//! its own `madvise` calls, which are not interposed. The engine would keep the bytes of the returned parts. So Go's
+//! mappings are near. Blocks that C code gets from `malloc` are far.
 //!
-//! In signal modes, Go's static arrays are near too: the runtime accesses them with every signal blocked, also by
-//! system calls of its own, and the kernel kills a thread whose trap is blocked. In signal modes Go's mappings must be
-//! near for another reason too: they contain the stacks of goroutines and of signals, and a trap's frame cannot be
-//! written to an absent page.
+//! In signal modes, Go's static arrays are near too. The runtime accesses them with every signal blocked, also by its
+//! own system calls, and the kernel kills a thread that faults while the trap's signal is blocked. Go's mappings also
+//! contain the stacks of goroutines and of signal handlers. The kernel cannot write a signal frame to an absent page,
+//! which is another reason to keep them near in signal modes.
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
@@ -16,13 +16,13 @@ use hanare::far;
 
 use crate::range::PAGE;
 
-/// Whether Go is linked into this process.
+/// Whether code written in Go is linked into this process.
 static IS_THERE: AtomicBool = AtomicBool::new(false);
 
 /// The C library's `_dl_find_object`, which takes no lock. Null before glibc 2.35.
 static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// The answer of `_dl_find_object`: flags, the start and end of an object in memory, and more that is not needed here.
+/// The result of `_dl_find_object`: flags, the start and end of an object in memory, and fields that are not used here.
 #[repr(C)]
 struct Object {
     flags: u64,
@@ -31,37 +31,37 @@ struct Object {
     rest: [u64; 12],
 }
 
-/// The name in the notes that Go's linker writes, with its final zero.
+/// The name in the notes that Go's linker writes to ELF files, with its final zero.
 const NOTE_NAME: &[u8] = b"Go\0";
 
-/// Looks for Go in the objects that the process is linked with. It is recognised by its linker's note or, if a build
-/// left that out, by the function through which C calls Go.
+/// Looks for Go in the objects that the process is linked with. Go is recognised by the note that its linker writes. If
+/// a build omits that note, Go is recognised by the function through which C calls Go (`crosscall2`).
 pub(crate) fn find() {
-    // SAFETY: plain lookups with terminated names.
+    // SAFETY: `dlsym` only needs terminated names, and both names are C string literals.
     let (entry, find_object) = unsafe {
         let find_object = libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr());
         (libc::dlsym(libc::RTLD_DEFAULT, c"crosscall2".as_ptr()), find_object)
     };
     FIND_OBJECT.store(find_object, Ordering::Relaxed);
     let mut found = !entry.is_null();
-    // SAFETY: the callback gets the address of `found`, which outlives the call.
+    // SAFETY: `look` gets the address of `found`, a `bool` that outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
     IS_THERE.store(found, Ordering::Relaxed);
 }
 
-/// Whether the program's static arrays must stay near.
+/// Checks whether the program's static arrays must stay near.
 pub(crate) fn keeps_statics() -> bool {
     IS_THERE.load(Ordering::Relaxed) && far::trap_signal().is_some()
 }
 
-/// Whether a mapping that code at `caller` asks for must stay near. If Go is linked into the process, all mappings stay
-/// near, because the call may come from Go through a function of the C library. A Go library that was loaded later is
-/// recognised as the caller.
+/// Checks whether a mapping must stay near, if code at the address `caller` asks for it. If Go is linked into the
+/// process, all mappings stay near, because the call may come from Go through a function of the C library. A Go library
+/// that is loaded later is recognised by the address `caller`.
 pub(crate) fn keeps_mapping(caller: usize) -> bool {
     IS_THERE.load(Ordering::Relaxed) || is_go(caller)
 }
 
-/// Whether the code at `caller` belongs to an object of Go.
+/// Checks whether the code at `caller` belongs to an object (program or library) written in Go.
 fn is_go(caller: usize) -> bool {
     type Call = unsafe extern "C" fn(*const c_void, *mut Object) -> c_int;
     let call = FIND_OBJECT.load(Ordering::Relaxed);
@@ -69,11 +69,12 @@ fn is_go(caller: usize) -> bool {
         return false;
     }
     let mut object = Object { flags: 0, start: 0, end: 0, rest: [0; 12] };
-    // SAFETY: the C library's function of this type, with any address and a buffer of ours that is long enough.
+    // SAFETY: `call` is the C library's function of this type. It accepts any address, and `object` is large enough for
+    // the result.
     if unsafe { transmute::<*mut c_void, Call>(call)(caller as *const c_void, &raw mut object) } != 0 {
         return false;
     }
-    // SAFETY: the first page of an object that is loaded, since its code calls.
+    // SAFETY: the object's code makes this call, so the object is loaded, and its first page starts with this header.
     let header = unsafe { &*(object.start as *const libc::Elf64_Ehdr) };
     let headers_end = header.e_phoff as usize + usize::from(header.e_phnum) * size_of::<libc::Elf64_Phdr>();
     if !header.e_ident.starts_with(b"\x7fELF") || headers_end > PAGE {
@@ -81,24 +82,24 @@ fn is_go(caller: usize) -> bool {
     }
     // The addresses in a position-independent object are relative to its start.
     let base = if header.e_type == libc::ET_DYN { object.start } else { 0 };
-    // SAFETY: they end within that page.
+    // SAFETY: the check above ensures that the headers end within the object's first page, which is mapped.
     let headers = unsafe {
         let first = (object.start + header.e_phoff as usize) as *const libc::Elf64_Phdr;
         std::slice::from_raw_parts(first, usize::from(header.e_phnum))
     };
-    // SAFETY: the headers and the address of a loaded object.
+    // SAFETY: these are the program headers of an object that is loaded at `base`.
     unsafe { names_go(headers, base) }
 }
 
 /// # Safety
-/// Called as `dl_iterate_phdr` does, with the address of a `bool`.
+/// `dl_iterate_phdr` calls it, with the address of a `bool` in `found`.
 unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
     // SAFETY: the dynamic linker passes a description that is valid during the call.
     let info = unsafe { &*info };
     if info.dlpi_phdr.is_null() {
         return 0;
     }
-    // SAFETY: this number of headers of a loaded object exists, and `find` passed the address of a `bool`.
+    // SAFETY: a loaded object has `dlpi_phnum` headers, and `find` passes the address of a `bool`.
     unsafe {
         let headers = std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
         let is_go = names_go(headers, info.dlpi_addr as usize);
@@ -107,20 +108,20 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c
     }
 }
 
-/// Whether an object has a note of Go.
+/// Checks whether an object has a note of Go.
 ///
 /// # Safety
 /// The headers belong to an object that is loaded at `base`.
 unsafe fn names_go(headers: &[libc::Elf64_Phdr], base: usize) -> bool {
     headers.iter().filter(|header| header.p_type == libc::PT_NOTE).any(|header| {
         let start = base.wrapping_add(header.p_vaddr as usize);
-        // SAFETY: the object's notes, which the linker has mapped and nobody writes.
+        // SAFETY: the header describes the object's notes, which the dynamic linker has mapped and no code writes.
         has_go(unsafe { std::slice::from_raw_parts(start as *const u8, header.p_memsz as usize) })
     })
 }
 
-/// Whether one of these notes is Go's. Each has three words (bytes of the name, bytes of the description, type),
-/// followed by both, padded to words.
+/// Checks whether one of these notes is Go's. A note has three words (name length, description length, type). The name
+/// and the description follow, each padded to words.
 fn has_go(mut notes: &[u8]) -> bool {
     let word = |notes: &[u8], nth: usize| -> Option<usize> {
         let bytes = notes.get(nth * 4..nth * 4 + 4)?;

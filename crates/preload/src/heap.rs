@@ -1,13 +1,18 @@
-//! The `malloc` family: blocks of at least the threshold are far, smaller ones come from glibc.
+//! The `malloc` family: blocks of at least the threshold are far, and smaller blocks are from glibc.
 //!
-//! A block's address alone shows its allocator. Far blocks are `hanare::heap`'s.
+//! A block's address alone tells which allocator owns it. Far blocks belong to `hanare::heap`.
 //!
-//! Some allocations are never far. Those of the dynamic linker contain the tables of thread-locals, which Hanare's own
-//! code reads in the middle of a fault. A locale's tables are near (see `locale`). So are the C library's own
-//! allocations before far memory has started, because the C library may hold a lock that the start needs. In signal
-//! modes, all allocations that the C library makes for itself are near: it passes buffers of streams and directories to
-//! the kernel by its own calls. Such calls are recognised by their return address, so each entry point that allocates
-//! passes it on.
+//! Some allocations are never far:
+//! - Those of the dynamic linker contain the tables of thread-locals, which Hanare's own code reads while it resolves a
+//!   fault.
+//! - The tables of a locale are near (see `locale`).
+//! - The C library's own allocations are near before far memory starts, because the C library may hold a lock that the
+//!   start needs.
+//! - In signal modes, all allocations that the C library makes for itself are near. It passes buffers of streams and
+//!   directories to the kernel by calls that are not interposed.
+//!
+//! The return address of a call tells whether the C library or the dynamic linker makes it. So each entry point that
+//! allocates passes its return address on.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{self, null_mut};
@@ -21,21 +26,21 @@ use crate::locale;
 
 const PAGE: usize = 4096;
 
-/// Whether the program itself defines these functions. Then the dynamic linker uses the program's definitions, too.
-/// Definitions in the program's libraries come after this library's.
+/// Checks whether the program itself defines these functions. If it does, the dynamic linker also uses the program's
+/// definitions. Definitions in the program's libraries do not count, because this library precedes them.
 pub(crate) fn is_the_programs() -> bool {
-    // SAFETY: a plain lookup of the function that the name is bound to.
+    // SAFETY: `dlsym` only needs a terminated name, and the name is a C string literal.
     let bound = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"calloc".as_ptr()) };
     !bound.is_null() && !OWN.contains(bound as usize)
 }
 
-/// Whether a block was far when it was allocated. Its first page may have become ordinary memory since.
+/// Checks whether a block was far when it was allocated. The block's first page may have become ordinary memory since.
 #[inline]
 fn is_far_block(block: usize) -> bool {
     far::contains(block) || far::is_hole(block)
 }
 
-/// Whether a new block of `size` for code at `caller` is to be far.
+/// Checks whether a new block of `size` bytes is to be far, if code at the address `caller` allocates it.
 #[inline]
 fn wants_far_block(size: usize, caller: usize) -> bool {
     size >= far::threshold()
@@ -46,17 +51,18 @@ fn wants_far_block(size: usize, caller: usize) -> bool {
         && far::is_due(size)
 }
 
-/// Whether a new mapping of `size` is to be far.
+/// Checks whether a new mapping of `size` bytes is to be far.
 pub(crate) fn wants_far(size: usize) -> bool {
     size >= far::threshold() && far::active() && !far::is_own_thread() && far::is_due(size)
 }
 
-/// Whole pages of zeroed far memory; null with `ENOMEM` if there is no room. `align` is a power of two.
+/// Allocates whole pages of zeroed far memory. Returns null with `ENOMEM` if there is no room. `align` is a power of
+/// two.
 pub(crate) fn far_pages(size: usize, align: usize) -> *mut c_void {
     far_pages_by(far::alloc, size, align)
 }
 
-/// The same without reserving room on the servers, as MAP_NORESERVE asks.
+/// Allocates whole pages of zeroed far memory, without a reservation on the servers, as MAP_NORESERVE asks.
 pub(crate) fn uncommitted_pages(size: usize) -> *mut c_void {
     far_pages_by(far::alloc_unpromised, size, PAGE)
 }
@@ -89,27 +95,28 @@ extern "C" fn memalign_for(align: usize, size: usize, caller: usize) -> *mut c_v
 }
 
 /// # Safety
-/// Like realloc(3).
+/// The caller keeps the contract of realloc(3).
 unsafe extern "C" fn realloc_for(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     if old.is_null() {
         return malloc_for(size, caller);
     }
     if is_far_block(old as usize) {
-        // SAFETY: the caller guarantees what this function's `# Safety` section requires, for a far block.
+        // SAFETY: the caller keeps the contract of realloc(3), and the block is far.
         return unsafe { resize_far(old, size, caller) };
     }
     if !wants_far_block(size, caller) {
-        // SAFETY: a block that is not far is glibc's.
+        // SAFETY: `old` is not far, so it is a block of glibc. The caller keeps the contract of realloc(3).
         return unsafe { near::realloc(old.cast(), size).cast() };
     }
     if size == 0 {
-        // SAFETY: as above. The owner gives it up.
+        // SAFETY: `old` is not far, so it is a block of glibc. By the contract of realloc(3), its owner gives it up.
         unsafe { near::free(old.cast()) };
         return null_mut();
     }
     let new = heap::alloc(size, 1, false);
     if !new.is_null() {
-        // SAFETY: the old block is glibc's and live. Both hold `kept` bytes and are distinct. The old one is given up.
+        // SAFETY: `old` is a live block of glibc and `new` is a distinct block. Both hold `kept` bytes. The owner of
+        // `old` gives it up.
         unsafe {
             let kept = near::usable_size(old.cast()).min(size);
             ptr::copy_nonoverlapping(old.cast::<u8>(), new, kept);
@@ -120,7 +127,7 @@ unsafe extern "C" fn realloc_for(old: *mut c_void, size: usize, caller: usize) -
 }
 
 /// # Safety
-/// Like reallocarray(3).
+/// The caller keeps the contract of reallocarray(3).
 unsafe extern "C" fn reallocarray_for(old: *mut c_void, count: usize, size: usize, caller: usize) -> *mut c_void {
     match count.checked_mul(size) {
         // SAFETY: the caller guarantees what this function's `# Safety` section requires.
@@ -133,7 +140,7 @@ unsafe extern "C" fn reallocarray_for(old: *mut c_void, count: usize, size: usiz
 }
 
 /// # Safety
-/// Like posix_memalign(3).
+/// The caller keeps the contract of posix_memalign(3).
 unsafe extern "C" fn posix_memalign_for(out: *mut *mut c_void, align: usize, size: usize, caller: usize) -> c_int {
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_char>()) {
         return libc::EINVAL;
@@ -144,7 +151,7 @@ unsafe extern "C" fn posix_memalign_for(out: *mut *mut c_void, align: usize, siz
     if block.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: the caller of posix_memalign(3) gives a valid pointer for the result.
+    // SAFETY: by the contract of posix_memalign(3), `out` is valid for writing a pointer.
     unsafe { out.write(block) };
     0
 }
@@ -168,27 +175,27 @@ extern "C" fn pvalloc_for(size: usize, caller: usize) -> *mut c_void {
 #[inline]
 unsafe fn give_back(block: *mut c_void) {
     if !is_far_block(block as usize) {
-        // SAFETY: a block that is not far is glibc's, and the caller gives it up.
+        // SAFETY: `block` is not far, so it is null or a block of glibc, and the caller gives it up.
         unsafe { near::free(block.cast()) };
     } else if far::active() {
-        // SAFETY: as above, for a far block.
+        // SAFETY: `block` is a live far block, and the caller gives it up.
         if let Err(error) = unsafe { heap::free(block as usize) } {
             heap::abort_on("free()", block as usize, error);
         }
     }
-    // A forked child does not own its parent's far memory, so there is nothing to free.
+    // Without an active engine, this is a forked child that does not own its parent's far memory. So it frees nothing.
 }
 
 /// # Safety
 /// `old` is a live block in far memory that no other thread uses during the call.
 unsafe fn resize_far(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     if size == 0 {
-        // SAFETY: the caller gives the block up.
+        // SAFETY: by the contract of realloc(3), the owner of `old` gives it up.
         unsafe { give_back(old) };
         return null_mut();
     }
     if !far::active() {
-        // A forked child cannot read the block, so it cannot be moved.
+        // This is a forked child without far memory. It cannot read the block, so it cannot move the block.
         set_errno(libc::ENOMEM);
         return null_mut();
     }
@@ -205,7 +212,8 @@ unsafe fn resize_far(old: *mut c_void, size: usize, caller: usize) -> *mut c_voi
     };
     let new = near::malloc(size);
     if !new.is_null() {
-        // SAFETY: both hold the bytes copied and are distinct. No other thread uses the old one, which is given up.
+        // SAFETY: `old` and `new` are distinct blocks of at least the copied length. No other thread uses `old`, and
+        // its owner gives it up.
         unsafe {
             keeping_errno(|| heap::move_bytes(old.cast(), new, old_len.min(size)));
             give_back(old);
@@ -241,6 +249,6 @@ unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     if is_far_block(block as usize) {
         return heap::usable_size(block as usize).unwrap_or(0);
     }
-    // SAFETY: the contract of malloc_usable_size(3). A block that is not far is glibc's.
+    // SAFETY: the block is not far, so it is null or a block of glibc. The caller keeps the contract of the function.
     unsafe { near::usable_size(block.cast()) }
 }

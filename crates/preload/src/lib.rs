@@ -1,21 +1,22 @@
-//! The `LD_PRELOAD` shim of `hanare run`: the program's large allocations become far memory, and the calls that manage
-//! memory keep their meaning on it.
+//! The library that `hanare run` preloads (`LD_PRELOAD`) into a program. It makes the program's large allocations far,
+//! and makes the calls that manage memory also work on far memory.
 //!
-//! This room only decides *whether* a call concerns far memory and translates it into calls of `hanare::far`. It does
-//! not know pages, servers or budgets. It has no state of its own except the program's break: it asks the engine which
-//! addresses are far.
+//! This library only decides whether a call concerns far memory, and translates such a call into calls of
+//! `hanare::far`. It does not know pages, servers or budgets. It keeps no table of
+//! far addresses: it asks the engine which addresses are far.
 //!
-//! The rules that every function here keeps:
-//! - An allocation of at least `far::threshold()` is far while the engine is active. If far memory is exhausted, it
-//!   fails with `ENOMEM` instead of becoming near. On Hanare's own threads, and in a forked child that cannot share its
-//!   parent's far memory, every call goes to the C library or the kernel.
+//! All functions here keep these rules:
+//! - An allocation of at least `far::threshold()` bytes is far while the engine is active. If far memory is exhausted,
+//!   the allocation fails with `ENOMEM` instead of becoming near.
+//! - On Hanare's own threads, and in a forked child that cannot share its parent's far memory, every call goes to the C
+//!   library or the kernel.
 //! - Large arrays that the program is linked with are far before any of its code runs (`statics`).
 //! - In signal modes, the kernel never sees a far address (`calls`).
-//! - Small sizes are handled before any thread-local is read: the dynamic linker allocates small blocks while it sets
-//!   up thread-locals, and would otherwise call this library in an endless loop.
-//! - The C library's `malloc` family is called at its address in that library (`hanare::near`), and the kernel is
-//!   called by number. So nothing here asks the dynamic linker for a symbol inside `malloc`, or calls itself or the
-//!   program's allocator.
+//! - Small sizes are checked before any thread-local is read. The dynamic linker allocates small blocks while it sets
+//!   up thread-locals, so reading one would call this library in an endless loop.
+//! - The C library's `malloc` family is called by its address in the C library (`hanare::near`), and the kernel is
+//!   called by number. So no function here looks up a symbol inside `malloc`, or calls itself or the program's own
+//!   allocator.
 //! - `errno` is set only on failure.
 
 mod advice;
@@ -49,7 +50,7 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     code::find();
-    // SAFETY: the program has not begun, so no other code runs.
+    // SAFETY: the program has not started yet, so no other code changes the environment.
     let environment = Environment::of(unsafe { environment::beginning_with("HANARE_") });
     if environment.get("HANARE_LOCAL").is_none() {
         return;
@@ -73,9 +74,9 @@ extern "C" fn start() {
     if let Err(error) = far::start_later(environment) {
         refuse(&error);
     }
-    // If the program has an allocator of its own, far memory starts now. For threads of Hanare that start later, the
-    // dynamic linker would allocate by the program's `calloc`, and the first far allocation may come from that very
-    // allocator while it holds a lock.
+    // If the program has its own allocator, far memory starts now. A later start could deadlock: it creates Hanare's
+    // threads, and for each of them the dynamic linker calls the program's `calloc`. The program's allocator may hold a
+    // lock at that moment, because its own allocation may be the one that starts far memory.
     if heap::is_the_programs() {
         far::ensure_started();
     }
@@ -88,21 +89,21 @@ extern "C" fn start() {
     }
 }
 
-/// Whether valgrind runs the program. Valgrind loads a library of its own into the program.
+/// Checks whether valgrind runs the program. Valgrind preloads a library of its own (`vgpreload_*`) into the program.
 fn carries_valgrind() -> bool {
     std::env::var_os("LD_PRELOAD").is_some_and(|list| list.to_string_lossy().contains("/vgpreload_"))
 }
 
-/// Looks up the symbols that are needed while a fault is resolved or inside `malloc`, where a lookup is not allowed.
+/// Looks up the symbols that are used during a fault or inside `malloc`, where a lookup could wait for ever or recurse.
 fn look_up() {
     break_::resolve();
     calls::real::resolve();
 }
 
-/// Ends the process before any code of the program runs: without a working engine, the program would run in near memory
+/// Ends the process before any code of the program runs. Without a working engine, the program would run in near memory
 /// and exceed its budget.
 fn refuse(error: &dyn std::fmt::Display) -> ! {
     answer::say(format_args!("hanare: {error}\n"));
-    // SAFETY: ends the process at once. 125 is the code of Hanare's own errors before the program ran.
+    // SAFETY: `_exit` ends the process at once. 125 is the exit code of Hanare's own errors before the program runs.
     unsafe { libc::_exit(125) }
 }

@@ -1,7 +1,7 @@
-//! `setlocale`: a locale's tables are near.
+//! `setlocale`: the tables of a locale are always near.
 //!
-//! The C library reads them in every thread before that thread's first function runs. In a forked child, Hanare's own
-//! threads start before far memory is available.
+//! The C library reads these tables in every new thread, before the thread's first function runs. In a forked child,
+//! Hanare's own threads start before far memory is available, so they could not read far tables.
 
 use std::ffi::{c_char, c_int};
 use std::mem::transmute;
@@ -10,7 +10,7 @@ use hanare_sys::flags::SETS_LOCALE;
 
 use crate::calls::real;
 
-/// Whether the C library's allocations in this thread belong to a locale.
+/// Checks whether this thread is inside `setlocale`. The C library's allocations then belong to a locale.
 pub(crate) fn is_being_set() -> bool {
     SETS_LOCALE.get()
 }
@@ -21,7 +21,7 @@ type SetLocale = unsafe extern "C" fn(c_int, *const c_char) -> *mut c_char;
 unsafe extern "C" fn setlocale(category: c_int, locale: *const c_char) -> *mut c_char {
     let Some(real) = real::setlocale.get() else { return std::ptr::null_mut() };
     SETS_LOCALE.set(true);
-    // SAFETY: `call` is the C library's function of this type. Its arguments are the caller's.
+    // SAFETY: `real` is the C library's function of this type. Its arguments are the caller's.
     let name = unsafe { transmute::<*mut std::ffi::c_void, SetLocale>(real)(category, locale) };
     SETS_LOCALE.set(false);
     name

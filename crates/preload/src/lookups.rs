@@ -1,12 +1,15 @@
-//! `dlopen`, `dlsym` and `dlvsym`: a program that looks up a function itself gets the one that it would be linked with.
+//! `dlopen`, `dlsym` and `dlvsym`: a program that looks up a function gets the same function that it would be linked
+//! with.
 //!
-//! Without this module, two ways would lead past this library. A library loaded with `RTLD_DEEPBIND` binds to the C
-//! library first, so its `free` would get blocks that the C library did not allocate. So that flag is dropped. A
-//! function looked up in the C library's own handle would be the C library's, which does not know far memory. So the
-//! program gets this library's function, if there is one.
+//! Without this module, a program could get the C library's functions, which do not know far memory, in two ways:
+//! - A library loaded with `RTLD_DEEPBIND` binds to the C library first, so its `free` would get blocks that the C
+//!   library did not allocate. So `dlopen` drops that flag.
+//! - A lookup in the C library's own handle finds the C library's function. So the program gets this library's function
+//!   instead, if there is one.
 //!
-//! The dynamic linker examines the caller for run paths and for `RTLD_NEXT`. So each call continues as a jump if the
-//! result may depend on the caller. The linker's functions are found in their own library, not by a lookup.
+//! For run paths and `RTLD_NEXT`, the dynamic linker examines the return address to find the caller. So if the result
+//! may depend on the caller, the call continues as a jump, which keeps the return address. `dlopen`, `dlsym` and
+//! `dlvsym` themselves are found in the table of symbols of their library, not by a lookup.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::transmute;
@@ -43,7 +46,7 @@ impl Linker {
     }
 }
 
-/// Stands for a function that no loaded library has. Returns null, as a lookup that finds nothing.
+/// Replaces a function that no loaded library has. Returns null, like a lookup that finds nothing.
 extern "C" fn nobody() -> *mut c_void {
     null_mut()
 }
@@ -64,8 +67,8 @@ extern "C" fn linkers_symbol_of_version() -> *mut c_void {
     SYMBOL_OF_VERSION.get()
 }
 
-/// Code that calls `$find`, which returns the address of a function, and keeps the arguments in their registers. The
-/// address is in `rax` or `x16` afterwards; a jump to it follows.
+/// Assembly that calls `$find` for the address of a function and keeps the argument registers. Afterwards the address
+/// is in `rax` (x86-64) or `x16` (AArch64). The instructions `$then` follow and jump to it.
 macro_rules! found {
     ($($then:literal),*) => {
         concat!(
@@ -86,7 +89,7 @@ macro_rules! found_arm {
     };
 }
 
-/// The flags without `RTLD_DEEPBIND`, which is bit 3.
+/// Opens a library with the flags of the caller, except `RTLD_DEEPBIND` (bit 3).
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dlopen(_name: *const c_char, _flags: libc::c_int) -> *mut c_void {
@@ -96,7 +99,8 @@ unsafe extern "C" fn dlopen(_name: *const c_char, _flags: libc::c_int) -> *mut c
     std::arch::naked_asm!(found_arm!("and w1, w1, #0xfffffff7", "br x16"), find = sym linkers_open);
 }
 
-/// The handles `RTLD_DEFAULT` (0) and `RTLD_NEXT` (-1) ask for the binding of a name. Those calls go to the linker.
+/// Defines a lookup. The handles `RTLD_DEFAULT` (0) and `RTLD_NEXT` (-1) ask for the binding of a name: those calls
+/// jump to the dynamic linker's function. Calls with any other handle go to `$instead`.
 macro_rules! lookup {
     ($name:ident, $find:ident, $instead:ident, fn($($arg:ident: $type:ty),*)) => {
         #[unsafe(naked)]
@@ -130,7 +134,7 @@ type SymbolOfVersion = unsafe extern "C" fn(*mut c_void, *const c_char, *const c
 /// # Safety
 /// The caller keeps the contract of dlsym(3).
 unsafe extern "C" fn symbol_of(library: *mut c_void, name: *const c_char) -> *mut c_void {
-    // SAFETY: the linker's function of this type, and the caller's promise.
+    // SAFETY: the linker's function has this type, and the caller keeps the contract of dlsym(3).
     unsafe {
         let symbol = transmute::<*mut c_void, Symbol>(linkers_symbol());
         instead_of(symbol(library, name), name)
@@ -144,15 +148,16 @@ unsafe extern "C" fn symbol_of_version(
     name: *const c_char,
     version: *const c_char,
 ) -> *mut c_void {
-    // SAFETY: as above.
+    // SAFETY: the linker's function has this type, and the caller keeps the contract of dlvsym(3).
     unsafe {
         let symbol = transmute::<*mut c_void, SymbolOfVersion>(linkers_symbol_of_version());
         instead_of(symbol(library, name, version), name)
     }
 }
 
-/// The function that the program gets for one that was found in a library. If another library is between this one and
-/// the C library, the result is not changed: that library may be asking for the function that its own one calls.
+/// Returns the function for a program that has found the function `found`. If `found` is the C library's and this
+/// library has a function of that name, returns this library's. If a third library defines the name between the two,
+/// returns `found`: that library may be asking for the function that its own one calls.
 ///
 /// # Safety
 /// `name` is a terminated text.
@@ -160,8 +165,8 @@ unsafe fn instead_of(found: *mut c_void, name: *const c_char) -> *mut c_void {
     if found.is_null() || !LIBRARY.contains(found as usize) {
         return found;
     }
-    // SAFETY: the linker's function of this type. It is called from this library, so the next definition is the one
-    // after it.
+    // SAFETY: the linker's function has this type, and `name` is terminated. This library makes the call, so
+    // `RTLD_NEXT` means the next definition after this library's.
     let [bound, next] = unsafe {
         let symbol = transmute::<*mut c_void, Symbol>(linkers_symbol());
         [symbol(libc::RTLD_DEFAULT, name), symbol(libc::RTLD_NEXT, name)]

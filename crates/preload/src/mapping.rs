@@ -1,19 +1,22 @@
 //! `mmap`, `munmap`, `mremap` and `mprotect`.
 //!
-//! Two kinds of mapping become far. The first is plain memory: private, anonymous, readable and writable, of at least
-//! the threshold. The second is an inaccessible mapping (`PROT_NONE`): address space that allocators reserve and later
-//! open by `mprotect` or a fixed mapping. Everything else goes to the kernel: files, shared memory, stacks, huge pages,
-//! locked pages, reservations of more than a quarter of the far address space, and mappings at a required address.
+//! Two kinds of mapping become far:
+//! - Plain memory: private, anonymous, readable and writable, of at least the threshold.
+//! - Reservations: inaccessible mappings (`PROT_NONE`), which allocators later open by `mprotect` or a fixed mapping.
 //!
-//! Where a call and far memory conflict:
-//! - `MAP_FIXED` over far memory: private anonymous memory stays far and reads as zeroes with the new protection.
-//!   Anything else (a file, shared memory) makes the range the kernel's for good.
-//! - Memory that is made executable becomes the kernel's too, with its contents: code is not paged.
-//! - `mremap` with an address (`MREMAP_FIXED`) from or to far memory is refused with `EINVAL`. Without an address, a
-//!   mapping that must move is copied piece by piece. So the program must be able to read it, and it is readable and
-//!   writable afterwards.
-//! - A near mapping grown by `mremap` stays near, because its kind is not known here.
-//! - Protection keys (`pkey_mprotect`) are refused with `EINVAL`: the kernel does not guard these pages.
+//! All other mappings go to the kernel: files, shared memory, stacks, huge pages, locked pages, reservations of more
+//! than a quarter of the far address space, and mappings at a required address.
+//!
+//! Special cases of calls on far memory:
+//! - A fixed mapping (`MAP_FIXED`) of private anonymous memory over far memory stays far, and reads as zeroes with the
+//!   new protection. A fixed mapping of any other kind (a file, shared memory) makes the range ordinary kernel memory
+//!   for good.
+//! - Memory that is made executable also becomes ordinary kernel memory, with its contents, because Hanare does not
+//!   page code.
+//! - `mremap` with an address (`MREMAP_FIXED`) from or to far memory fails with `EINVAL`. Without an address, a mapping
+//!   that must move is copied piece by piece. So it must be readable, and the moved mapping is readable and writable.
+//! - A near mapping that `mremap` grows stays near, because Hanare does not know what kind of mapping it is.
+//! - Protection keys (`pkey_mprotect`) fail with `EINVAL`, because the kernel does not guard far pages.
 
 use std::ffi::{c_int, c_void};
 
@@ -25,7 +28,7 @@ use crate::go;
 use crate::heap::{far_pages, uncommitted_pages, wants_far};
 use crate::range::{PAGE, Range};
 
-/// The flags that plain memory may have.
+/// The flags that a mapping of plain memory may have.
 const PLAIN_FLAGS: c_int = libc::MAP_PRIVATE
     | libc::MAP_ANONYMOUS
     | libc::MAP_NORESERVE
@@ -38,22 +41,24 @@ const PLAIN_PROT: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
 const ANONYMOUS_PRIVATE: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
 
-/// Whether this is plain memory. The descriptor and offset of an anonymous mapping are ignored, as by the kernel.
+/// Checks whether a mapping is plain memory. Like the kernel, ignores the descriptor and offset of an anonymous
+/// mapping.
 fn is_plain(prot: c_int, flags: c_int) -> bool {
     prot == PLAIN_PROT && flags & ANONYMOUS_PRIVATE == ANONYMOUS_PRIVATE && flags & !PLAIN_FLAGS == 0
 }
 
-/// Whether this only reserves addresses, as allocators do before they open parts with `mprotect`.
+/// Checks whether a mapping only reserves addresses. Allocators reserve addresses and later open parts with `mprotect`.
 fn is_reservation(prot: c_int, flags: c_int) -> bool {
     prot == libc::PROT_NONE && is_plain(PLAIN_PROT, flags)
 }
 
-/// Whether a mapping of `len` bytes for code at `caller` is to be far, if it is of the right kind.
+/// Checks whether a mapping of `len` bytes may be far, if code at `caller` asks for it. The caller checks the kind of
+/// mapping.
 fn may_be_far(len: usize, caller: usize) -> bool {
     wants_far(len) && !go::keeps_mapping(caller)
 }
 
-/// The range, if the engine runs and part of the range is far.
+/// Returns the pages of a range, if the engine is active and any of them is far.
 pub(crate) fn with_far(addr: usize, len: usize) -> Option<Range> {
     if !far::active() {
         return None;
@@ -68,7 +73,7 @@ entry_of_six!(
     map,
     fn(_addr: *mut c_void, _len: usize, _prot: c_int, _flags: c_int, _fd: c_int, _off: Offset) -> *mut c_void
 );
-// `mmap` and `mmap64` are the same call where offsets have 64 bits.
+// Offsets have 64 bits here, so `mmap` and `mmap64` are the same call.
 entry_of_six!(
     mmap64,
     map,
@@ -76,7 +81,7 @@ entry_of_six!(
 );
 
 /// # Safety
-/// Like mmap(2), called from code at `caller`.
+/// The caller keeps the contract of mmap(2). `caller` is the address of the code that calls mmap.
 pub(crate) unsafe extern "C" fn map(
     addr: *mut c_void,
     len: usize,
@@ -103,46 +108,46 @@ pub(crate) unsafe extern "C" fn map(
         // SAFETY: the caller keeps the contract of mmap(2).
         return address(unsafe { map_over_far(range, prot, flags, args) });
     }
-    // SAFETY: the caller keeps the contract of mmap(2), and the range is not far.
+    // SAFETY: the caller keeps the contract of mmap(2), and no part that the kernel replaces is far.
     address(unsafe { kernel(libc::SYS_mmap, args) })
 }
 
-/// Makes a fixed mapping over far memory. Private anonymous memory stays far. For anything else, the range becomes the
-/// kernel's, once it is certain that the kernel can make the mapping.
+/// Makes a fixed mapping over far memory. Private anonymous memory stays far. For any other kind, the range becomes
+/// ordinary kernel memory, after a trial has shown that the kernel can make the mapping.
 ///
 /// # Safety
-/// The arguments are those of a call of mmap(2) at the start of `range`.
+/// `args` are the arguments of a call of mmap(2) at the start of `range`.
 unsafe fn map_over_far(range: Range, prot: c_int, flags: c_int, args: [usize; 6]) -> Result<usize, c_int> {
     let [_, len, _, _, fd, off] = args;
     let anonymous = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;
     if anonymous && prot & libc::PROT_EXEC == 0 {
         let near = |part: Range| {
             let args = [part.start, part.len(), prot as usize, flags as usize, fd, off];
-            // SAFETY: the caller guarantees what this function's `# Safety` section requires, and the part is not far.
+            // SAFETY: the caller guarantees that these are arguments of mmap(2), and the part is not far.
             unsafe { kernel(libc::SYS_mmap, args) }.map(drop)
         };
         split(range, near, |part| renew(part, prot))?;
         return Ok(range.start);
     }
     let elsewhere = (flags & !(libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE)) as usize;
-    // SAFETY: maps and unmaps at an address of the kernel's choice.
+    // SAFETY: the kernel chooses the address of the trial mapping, and only that mapping is unmapped.
     unsafe {
         let trial = kernel(libc::SYS_mmap, [0, len, prot as usize, elsewhere, fd, off])?;
         kernel(libc::SYS_munmap, [trial, len, 0, 0, 0, 0])?;
     }
     for (part, _) in range.pieces().filter(|(_, far)| *far) {
-        // SAFETY: the program maps over this, as mmap(2) says, and so gives it up.
+        // SAFETY: by the contract of mmap(2), a fixed mapping replaces the range, so the program gives up its contents.
         keeping_errno(|| unsafe { far::make_hole(part.start, part.len()) });
     }
-    // SAFETY: the caller keeps the same promise. Nothing of the range is far any more.
+    // SAFETY: the caller guarantees that these are arguments of mmap(2), and no part of the range is far any more.
     unsafe { kernel(libc::SYS_mmap, args) }
 }
 
-/// Makes a range read as zeroes, with a new protection. The range is far, or was far before the program returned it.
-/// The protection is changed first: if that fails, nothing must be lost.
+/// Makes a range read as zeroes, with a new protection. The range is far, or was far until the program unmapped it.
+/// Changes the protection before it discards the contents, so that a failure loses nothing.
 fn renew(range: Range, prot: c_int) -> Result<(), c_int> {
     far::claim(range.start, range.len())?;
-    // SAFETY: the program maps over this, as mmap(2) says, and so gives it up.
+    // SAFETY: by the contract of mmap(2), a fixed mapping replaces the range, so the program gives up its contents.
     unsafe {
         far::protect(range.start, range.len(), prot)?;
         far::discard(range.start, range.len());
@@ -166,10 +171,10 @@ pub(crate) fn split(
 pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
     let unmap = |start: usize, len: usize| {
         if far::is_hole(start) {
-            // Addresses that were far stay reserved for Hanare. Otherwise a block of another allocator could get such
-            // an address and be taken for a far block.
+            // Addresses that were far stay reserved for Hanare. Otherwise another allocator's block could get one of
+            // these addresses, and Hanare would treat it as a far block.
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-            // SAFETY: the contract of munmap(2): the program gives up what is mapped there.
+            // SAFETY: by the contract of munmap(2), the program gives up the memory that is mapped there.
             return unsafe {
                 kernel(libc::SYS_mmap, [start, len, libc::PROT_NONE as usize, flags as usize, usize::MAX, 0])
             }
@@ -207,8 +212,8 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_
             range,
             |near| protect(near.start, near.len()),
             |part| {
-                // SAFETY: the contract of mprotect(2). A program that makes memory executable does not write it any
-                // more.
+                // SAFETY: the caller keeps the contract of mprotect(2). A program does not write to memory that it
+                // makes executable.
                 unsafe {
                     if prot & libc::PROT_EXEC == 0 {
                         return far::protect(part.start, part.len(), prot);
@@ -221,7 +226,7 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_
     })
 }
 
-/// A call without a key (-1) is `mprotect`.
+/// Changes protection and key of a range. The key -1 means no key, so the call is then `mprotect`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: usize, prot: c_int, key: c_int) -> c_int {
     if key == -1 {
@@ -236,7 +241,8 @@ pub(crate) unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: usize, pro
     status(unsafe { kernel(libc::SYS_pkey_mprotect, args) }.map(drop))
 }
 
-/// The C prototype is variadic. The fifth argument is read only with `MREMAP_FIXED`, and comes in the same register.
+/// The C prototype is variadic. The kernel reads the fifth argument only with `MREMAP_FIXED`, and a caller passes it in
+/// the same register as for this signature.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mremap(
     old: *mut c_void,
@@ -251,7 +257,7 @@ pub(crate) unsafe extern "C" fn mremap(
     }
     let Some(range) = with_far(old as usize, old_len.max(1)) else {
         let args = [old as usize, old_len, new_len, flags as usize, new as usize, 0];
-        // SAFETY: the contract of mremap(2), between ranges that are not far.
+        // SAFETY: the caller keeps the contract of mremap(2), and neither range is far.
         return address(unsafe { kernel(libc::SYS_mremap, args) });
     };
     let valid = range.is_far() && (old as usize).is_multiple_of(PAGE) && old_len > 0 && new_len > 0;
@@ -262,12 +268,12 @@ pub(crate) unsafe extern "C" fn mremap(
     let Some(wanted) = new_len.checked_next_multiple_of(PAGE).filter(|&len| len <= isize::MAX as usize) else {
         return address(Err(libc::ENOMEM));
     };
-    // SAFETY: the range is far and page-aligned, and the program gives it up as mremap(2) says.
+    // SAFETY: the range is far and page-aligned. By the contract of mremap(2), the program gives it up.
     address(unsafe { remap_far(range, wanted, flags) })
 }
 
 /// # Safety
-/// Nobody uses `old` during the call. `new_len` is a positive multiple of the page size.
+/// No code uses `old` during the call. `new_len` is a positive multiple of the page size.
 unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c_int> {
     let may_move = flags & libc::MREMAP_MAYMOVE != 0;
     let keep_old = flags & libc::MREMAP_DONTUNMAP != 0;
@@ -275,16 +281,16 @@ unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c
         return Err(libc::EINVAL);
     }
     if !keep_old && new_len <= old.len() {
-        // SAFETY: the program gives up what is beyond the new length, as mremap(2) says.
+        // SAFETY: by the contract of mremap(2), the program gives up the memory beyond the new length.
         keeping_errno(|| unsafe { far::release(old.start + new_len, old.len() - new_len) });
         return Ok(old.start);
     }
     let whole = far::allocation(old.start) == Some(old.len());
-    // SAFETY: the new length is larger.
+    // SAFETY: `old` is one whole allocation, and `new_len` is larger than its length.
     if !keep_old && whole && keeping_errno(|| unsafe { far::resize(old.start, new_len) }) {
         return Ok(old.start);
     }
-    // Unreadable memory cannot be copied.
+    // Hanare cannot copy memory that the program may not read.
     if !may_move || !far::is_readable(old.start) {
         return Err(libc::ENOMEM);
     }
@@ -292,9 +298,9 @@ unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c
     if new.is_null() {
         return Err(libc::ENOMEM);
     }
-    // SAFETY: the new block holds at least the old range and is distinct from it.
+    // SAFETY: the new block is distinct from the old range and at least as long.
     unsafe { keeping_errno(|| heap::move_bytes(old.start as *mut u8, new, old.len())) };
-    // SAFETY: the bytes have moved, and the program gives up the old range, as mremap(2) says.
+    // SAFETY: the bytes are copied, and by the contract of mremap(2), the program gives up the old range.
     keeping_errno(|| unsafe {
         match keep_old {
             true => far::discard(old.start, old.len()),

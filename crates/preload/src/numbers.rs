@@ -1,5 +1,5 @@
-//! Calls made by number (`syscall`) that need special treatment on far memory. They are passed to the functions of
-//! their names. Everything else goes to the kernel.
+//! Calls made by number (`syscall`) that need special treatment on far memory. This module passes them to the functions
+//! of their names. All other calls go to the kernel.
 
 use std::ffi::{c_int, c_long};
 
@@ -10,10 +10,11 @@ use crate::calls::{data, limits, near, own, queues, sockets, splice, waiting};
 use crate::mapping::with_far;
 use crate::{advice, locking, mapping};
 
-/// The result of a call that one of this library's functions handles; `None` if the call must go to the kernel.
+/// Returns the result of a call that one of this library's functions performs. Returns `None` if the call must go to
+/// the kernel.
 ///
 /// # Safety
-/// The arguments are those of the call.
+/// `args` are valid arguments of the call `number`.
 pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long> {
     let [a, b, c, d, e, f] = args;
     let int = |value: usize| value as c_int;
@@ -23,10 +24,10 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
     // SAFETY: the arguments are the caller's, who keeps the contract of each call.
     Some(unsafe {
         match number {
-            // Memory mapped by number stays near, except over far memory.
+            // Memory that is mapped by number stays near, except for a fixed mapping over far memory.
             libc::SYS_mmap if int(d) & libc::MAP_FIXED != 0 && with_far(a, b).is_some() => {
-                // `mapping::map` and not `mmap`, because within this library `mmap` is another function (runtime's
-                // `jemalloc.c`).
+                // Within this library, the name `mmap` means another function, which jemalloc uses (see `jemalloc.c` of
+                // `runtime`). So the code calls `mapping::map`.
                 mapping::map(a as *mut _, b, int(c), int(d), int(e), f as libc::off_t, 0) as c_long
             }
             libc::SYS_munmap => mapping::munmap(a as *mut _, b).into(),
@@ -36,7 +37,7 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
             libc::SYS_madvise => advice::madvise(a as *mut _, b, int(c)).into(),
             libc::SYS_process_madvise => advice::process_madvise(int(a), b as *const _, c, int(d), e as u32) as c_long,
             advice::SYS_MSEAL => advice::mseal(a as *mut _, b, c as u64).into(),
-            // The kernel rearranges pages of shared mappings only.
+            // The kernel allows this call on shared mappings only, and far memory is private.
             libc::SYS_remap_file_pages if with_far(a, b).is_some() => status(Err(libc::EINVAL)).into(),
             libc::SYS_mbind => advice::mbind(args).into(),
             libc::SYS_mlock => locking::mlock(a as *const _, b).into(),
@@ -57,7 +58,7 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
             libc::SYS_process_vm_writev => {
                 own::process_vm_writev(int(a), b as *const _, c as u64, d as *const _, e as u64, f as u64) as c_long
             }
-            // The call itself is left to the kernel, since it ends only this thread.
+            // The kernel performs the call itself, because it ends only this thread.
             libc::SYS_exit => {
                 far::leaves(int(a));
                 return None;
@@ -68,11 +69,11 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
     })
 }
 
-/// Calls that act before they write their result. With a far pointer for the result, the kernel would answer EFAULT
-/// after it acted, and a child, a signal, a message or a connection would be lost.
+/// Performs calls that act before they write their result. If a pointer for the result is far, the kernel acts and then
+/// fails with EFAULT. A child's status, a signal, a message or a connection would be lost.
 ///
 /// # Safety
-/// The arguments are those of the call.
+/// `args` are valid arguments of the call `number`.
 unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
     let [a, b, c, d, e, f] = args;
     let int = |value: usize| value as c_int;
@@ -95,7 +96,7 @@ unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
             libc::SYS_waitid if e == 0 => waiting::waitid(a as u32, b as u32, c as *mut _, int(d)).into(),
             libc::SYS_rt_sigtimedwait if d == size_of::<u64>() && a != 0 => {
                 let mut set: libc::sigset_t = std::mem::zeroed();
-                // The kernel's set is the beginning of the C library's.
+                // The kernel's signal set is shorter than the C library's and equals its beginning.
                 (&raw mut set).cast::<u64>().write((a as *const u64).read_unaligned());
                 waiting::sigtimedwait(&raw const set, b as *mut _, c as *const _).into()
             }

@@ -1,11 +1,11 @@
-//! A range of the program's addresses, divided into far and near pieces. This room does not know what is done with
-//! them.
+//! A range of the program's addresses, divided into far and near pieces. What happens to the pieces is up to the
+//! callers.
 
 use hanare::far;
 
 pub(crate) const PAGE: usize = 4096;
 
-/// `[start, end)`, both multiples of the page size.
+/// The addresses from `start` up to but not including `end`. Both are multiples of the page size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) start: usize,
@@ -13,7 +13,8 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// The pages that overlap `[addr, addr + len)`; `None` if that wraps around the address space.
+    /// Returns the pages that overlap `[addr, addr + len)`, or `None` if the range wraps around the end of the address
+    /// space.
     pub(crate) fn covering(addr: usize, len: usize) -> Option<Range> {
         let end = addr.checked_add(len)?.checked_next_multiple_of(PAGE)?;
         Some(Range { start: addr & !(PAGE - 1), end })
@@ -23,7 +24,7 @@ impl Range {
         self.end - self.start
     }
 
-    /// The pieces in order, each with whether it is far.
+    /// Returns the pieces of the range in order. The flag of a piece is true if the piece is far.
     pub(crate) fn pieces(self) -> impl Iterator<Item = (Range, bool)> {
         let mut start = self.start;
         std::iter::from_fn(move || {
@@ -37,12 +38,12 @@ impl Range {
         })
     }
 
-    /// Whether any of it is far.
+    /// Checks whether any part of the range is far.
     pub(crate) fn meets_far(self) -> bool {
         self.pieces().any(|(_, far)| far)
     }
 
-    /// Whether all of it is far, in one piece.
+    /// Checks whether the whole range is far, in one piece.
     pub(crate) fn is_far(self) -> bool {
         self.pieces().next() == Some((self, true))
     }
