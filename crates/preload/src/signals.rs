@@ -1,6 +1,7 @@
-//! The trap signal stays Hanare's. The program's own handler for it is stored and called for faults that are not far
-//! (`hanare_sys::signal`). No mask that the program sets ever blocks it: a fault under a blocked signal kills the
-//! process. In thread mode there is no trap signal, and every call is passed on unchanged.
+//! Hanare keeps the trap signal (SIGBUS or SIGSEGV, which reports accesses to absent pages) for itself. The program's
+//! own handler for this signal is stored. It is called for faults outside far memory (`hanare_sys::signal`). No mask
+//! that the program sets blocks the trap signal, because a fault under a blocked signal kills the process. In thread
+//! mode there is no trap signal, and every call is passed on unchanged.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{transmute, zeroed};
@@ -19,10 +20,10 @@ unsafe extern "C" {
     fn libc_sigaction(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
 }
 
-/// Signals that glibc uses itself (to cancel threads and to change their user). It never lets a program block them.
+/// Signals that glibc uses itself, to cancel threads and to change their user. glibc never lets a program block them.
 const GLIBC_SIGNALS: u64 = bit(32) | bit(33);
 
-/// Bytes of the kernel's signal set.
+/// The size of the kernel's signal set, in bytes.
 const MASK_BYTES: usize = 8;
 
 const fn bit(signal: c_int) -> u64 {
@@ -33,10 +34,10 @@ fn is_trap(signum: c_int) -> bool {
     far::trap_signal() == Some(signum)
 }
 
-/// Replaces the action chained behind the trap and returns the previous one.
+/// Replaces the program's action for the trap signal, if `new` is given. Returns the previous action.
 fn chain(signum: c_int, new: Option<libc::sigaction>) -> Result<libc::sigaction, c_int> {
     match new {
-        // SAFETY: the program's argument for sigaction(2) or signal(2).
+        // SAFETY: `action` is the argument that the program passed to sigaction(2) or signal(2).
         Some(action) => unsafe { signal::set_chained(signum, action) },
         None => signal::chained(signum),
     }
@@ -45,11 +46,11 @@ fn chain(signum: c_int, new: Option<libc::sigaction>) -> Result<libc::sigaction,
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigaction(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-    // SAFETY: the contract of sigaction(2): null or a valid action.
+    // SAFETY: by the contract of sigaction(2), `new` is null or a valid action.
     let mut action = unsafe { new.as_ref() }.copied();
     if !is_trap(signum) {
         if let (Some(action), Some(trap)) = (&mut action, far::trap_signal()) {
-            // SAFETY: a valid set of the program's.
+            // SAFETY: the mask is a copy of the program's valid set.
             unsafe { libc::sigdelset(&mut action.sa_mask, trap) };
         }
         let new = action.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
@@ -58,7 +59,7 @@ unsafe extern "C" fn sigaction(signum: c_int, new: *const libc::sigaction, old: 
     }
     status(chain(signum, action).map(|before| {
         if !old.is_null() {
-            // SAFETY: the contract of sigaction(2): null or a valid pointer.
+            // SAFETY: by the contract of sigaction(2), `old` is null or valid.
             unsafe { old.write(before) };
         }
     }))
@@ -66,13 +67,13 @@ unsafe extern "C" fn sigaction(signum: c_int, new: *const libc::sigaction, old: 
 
 type SignalCall = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
 
-/// `signal` under one of its names. The action chained behind the trap gets these flags.
+/// Performs `signal`, or another function of that type. For the trap signal, the program's stored action gets `flags`.
 ///
 /// # Safety
-/// The caller keeps the contract of signal(2). `real` is a function of its type.
+/// The caller keeps the contract of signal(2). `real` is a function of that type.
 unsafe fn set_handler(real: &Real, signum: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
     if is_trap(signum) {
-        // SAFETY: an action of zeroes is valid: the default, an empty mask, no flags.
+        // SAFETY: an action of zeroes is valid: it means the default handler, an empty mask and no flags.
         let mut action: libc::sigaction = unsafe { zeroed() };
         action.sa_sigaction = handler;
         action.sa_flags = flags;
@@ -104,7 +105,8 @@ macro_rules! setting_handlers {
     )* };
 }
 
-// Headers give `signal` these names, depending on the standard that a program asks for. System V's handlers are reset.
+// These are other names of `signal`. Headers choose one by the standard that a program asks for. System V's `signal`
+// resets a handler when it runs.
 setting_handlers! {
     signal(libc::SA_RESTART)
     bsd_signal(libc::SA_RESTART)
@@ -113,7 +115,7 @@ setting_handlers! {
     __sysv_signal(libc::SA_RESETHAND | libc::SA_NODEFER)
 }
 
-/// `sigset(signum, SIG_HOLD)` blocks a signal.
+/// With this handler, `sigset` blocks the signal.
 const SIG_HOLD: sighandler_t = 2;
 
 #[unsafe(no_mangle)]
@@ -128,18 +130,18 @@ unsafe extern "C" fn sigset(signum: c_int, handler: sighandler_t) -> sighandler_
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigignore(signum: c_int) -> c_int {
-    // SAFETY: ignoring a signal has no conditions.
+    // SAFETY: ignoring a signal runs no code, so any signal number is allowed.
     let before = unsafe { set_handler(&real::signal, signum, libc::SIG_IGN, 0) };
     if before == libc::SIG_ERR { -1 } else { 0 }
 }
 
-/// Changes the mask of the calling thread, without the trap signal and glibc's own.
+/// Changes the signal mask of the calling thread. Never blocks the trap signal and the signals of glibc.
 ///
 /// # Safety
-/// `set` and `old` are null or valid, as for sigprocmask(2).
+/// `set` and `old` are each null or valid, as for sigprocmask(2).
 unsafe fn change_mask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> Result<(), c_int> {
     let wanted = (!set.is_null()).then(|| {
-        // SAFETY: a valid set is longer than the kernel's and starts with it.
+        // SAFETY: `set` is valid and longer than the kernel's set, which is its beginning.
         let mask = unsafe { set.cast::<u64>().read_unaligned() };
         match how {
             libc::SIG_UNBLOCK => mask,
@@ -149,22 +151,22 @@ unsafe fn change_mask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> R
     let given = wanted.as_ref().map_or(0, |mask| &raw const *mask as usize);
     let mut before = 0u64;
     let args = [how as usize, given, &raw mut before as usize, MASK_BYTES, 0, 0];
-    // SAFETY: null or a mask of our own, and a variable of our own: the caller's may be far, where the kernel cannot
-    // write.
+    // SAFETY: `given` is null or the address of a local mask, and `before` is a local variable. The caller's sets may
+    // be far, so the kernel could not access them.
     unsafe { kernel(libc::SYS_rt_sigprocmask, args) }?;
     if !old.is_null() {
-        // SAFETY: a variable of the caller that holds at least the kernel's mask, which comes first.
+        // SAFETY: `old` is valid and longer than the kernel's set, which is its beginning.
         unsafe { old.cast::<u64>().write_unaligned(before) };
     }
     Ok(())
 }
 
-/// Unblocks the trap, which the process may have been started with blocked.
+/// Unblocks the trap signal in this thread. The process may have been started with the signal blocked.
 pub(crate) fn unblock_trap() {
     if let Some(trap) = far::trap_signal() {
         let set = bit(trap);
         let args = [libc::SIG_UNBLOCK as usize, &raw const set as usize, 0, MASK_BYTES, 0, 0];
-        // SAFETY: a mask of our own.
+        // SAFETY: `set` is a local mask.
         let _ = unsafe { kernel(libc::SYS_rt_sigprocmask, args) };
     }
 }
@@ -177,15 +179,15 @@ unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sig
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
-    // SAFETY: the contract of pthread_sigmask(3), which returns the error itself.
+    // SAFETY: the caller keeps the contract of pthread_sigmask(3), which returns the error number.
     unsafe { change_mask(how, set, old) }.err().unwrap_or(0)
 }
 
-/// Changes the first 32 signals of the mask. Returns the previous mask.
+/// Changes the first 32 signals of the mask. Returns their previous mask.
 fn change_old_mask(how: c_int, mask: c_int) -> c_int {
-    // SAFETY: sets of zeroes are empty sets.
+    // SAFETY: a signal set of zeroes is the empty set.
     let (mut set, mut before): (sigset_t, sigset_t) = unsafe { (zeroed(), zeroed()) };
-    // SAFETY: a set is longer than the kernel's and starts with it. Both are ours.
+    // SAFETY: both sets are local variables. A set is longer than the kernel's set, which is its beginning.
     let (changed, before) = unsafe {
         (&raw mut set).cast::<u64>().write(u64::from(mask as u32));
         (change_mask(how, &raw const set, &raw mut before), (&raw const before).cast::<u64>().read())
@@ -205,7 +207,7 @@ extern "C" fn sigsetmask(mask: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn sigpause(mask: c_int) -> c_int {
-    // SAFETY: a set of zeroes is an empty set. It is longer than the kernel's, which comes first, and it is ours.
+    // SAFETY: a set of zeroes is the empty set. `set` is a local variable, longer than the 8 bytes written.
     unsafe {
         let mut set: sigset_t = zeroed();
         (&raw mut set).cast::<u64>().write(u64::from(mask as u32));
@@ -218,7 +220,7 @@ extern "C" fn sighold(signum: c_int) -> c_int {
     if !(1..=64).contains(&signum) {
         return status(Err(libc::EINVAL));
     }
-    // SAFETY: a set of zeroes is an empty set. It is longer than the kernel's, which comes first, and it is ours.
+    // SAFETY: a set of zeroes is the empty set. `set` is a local variable, longer than the 8 bytes written.
     status(unsafe {
         let mut set: sigset_t = zeroed();
         (&raw mut set).cast::<u64>().write(bit(signum));
@@ -230,7 +232,7 @@ extern "C" fn sighold(signum: c_int) -> c_int {
 unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut libc::pthread_attr_t, set: *const sigset_t) -> c_int {
     type Call = unsafe extern "C" fn(*mut libc::pthread_attr_t, *const sigset_t) -> c_int;
     let Some(call) = real::pthread_attr_setsigmask_np.get() else { return libc::ENOSYS };
-    // SAFETY: the caller's arguments, with the trap removed from the set, and the C library's function of this type.
+    // SAFETY: `call` is the C library's function of this type. It gets the caller's set without the trap signal.
     unsafe {
         let mask = Mask::new(set);
         transmute::<*mut c_void, Call>(call)(attributes, mask.given())
@@ -239,13 +241,14 @@ unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut libc::pthread_a
 
 // ---- contexts -------------------------------------------------------------------------------------------------------
 
-/// Removes the trap from the mask of a context. Returns the address of the C library's function.
+/// Removes the trap signal from the mask of a context. Returns the address of the C library's function `real`.
 ///
 /// # Safety
-/// A context as for setcontext(3).
+/// `context` is valid for setcontext(3).
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" fn opened_context(real: &Real, context: *mut libc::ucontext_t) -> usize {
-    // SAFETY: the caller's promise. The mask starts with the kernel's.
+    // SAFETY: the caller guarantees that `context` is valid. Its mask is longer than the kernel's set, which is its
+    // beginning.
     unsafe {
         let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
         let trap = far::trap_signal().map_or(0, bit);
@@ -273,7 +276,8 @@ unsafe extern "C" fn opened_for_swap(context: *mut libc::ucontext_t) -> usize {
     unsafe { opened_context(&real::swapcontext, context) }
 }
 
-/// The C library's function saves the caller's own return address, so this jumps to it instead of calling it.
+/// Switches to a context without the trap signal in its mask. Jumps to the C library's function instead of calling it,
+/// because that function examines its own return address.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
@@ -287,7 +291,8 @@ unsafe extern "C" fn setcontext(context: *const libc::ucontext_t) -> c_int {
     )
 }
 
-/// As [`setcontext`].
+/// Saves the present context and switches to another. Like [`setcontext`], jumps to the C library's function, because
+/// that function saves its own return address.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]

@@ -1,9 +1,11 @@
-//! Static arrays: the large writable data of the program and its libraries becomes far before `main`.
+//! Static arrays: large writable data of the program and its libraries becomes far before `main`.
 //!
-//! Some data stays near: that of the C library, the dynamic linker, the unwinder and this library, which resolving
-//! faults needs; data that the linker protects after relocation (RELRO); the dynamic section; the initial
-//! thread-locals; and the pages of variables that a library shares with the program by a copy relocation (`stdout`,
-//! `environ`), which the C library uses with signals blocked.
+//! Some data stays near:
+//! - data of the C library, the dynamic linker, the unwinder and this library, because resolving a fault needs it;
+//! - data that the dynamic linker makes read-only after relocation (RELRO), the dynamic section and the initial
+//!   thread-locals;
+//! - the pages of variables that a library shares with the program by a copy relocation (`stdout`, `environ`), because
+//!   the C library uses them with signals blocked.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
@@ -13,7 +15,7 @@ use hanare::far;
 
 use crate::range::PAGE;
 
-/// Objects whose data is never far, by the beginning of their file names.
+/// Objects whose data is never far. Each entry is the beginning of a file name.
 const NEAR_OBJECTS: [&[u8]; 12] = [
     b"libc.so",
     b"libc-2",
@@ -32,7 +34,7 @@ const NEAR_OBJECTS: [&[u8]; 12] = [
 /// Smallest data of an object that becomes far, in bytes.
 const BYTES_MIN: usize = 64 << 10;
 
-/// Most entries read from a table of the dynamic section, in case it has no end.
+/// Most entries read from a table of the dynamic section. This bounds the loop if a table has no end mark.
 const ENTRIES_MAX: usize = 1 << 24;
 
 const DT_NULL: u64 = 0;
@@ -44,27 +46,27 @@ const RELOCATION_COPY: u64 = 5;
 #[cfg(not(target_arch = "x86_64"))]
 const RELOCATION_COPY: u64 = 1024;
 
-/// Makes large static arrays far. Call it once, before any code of the program runs.
+/// Makes large static arrays far. Must be called once, before any code of the program runs.
 ///
 /// # Errors
-/// See [`AdoptError`].
+/// Returns the [`AdoptError`] of the first array that cannot become far.
 pub(crate) fn adopt() -> Result<(), AdoptError> {
-    // A library's constructor may have run first and started threads, whose data cannot be moved.
+    // A library's constructor may have run first and started threads. Their data cannot be moved.
     if !far::is_alone() {
         return Ok(());
     }
     let mut large = Vec::new();
-    // SAFETY: the callback gets the address of `large`, which outlives the call.
+    // SAFETY: `visit` gets the address of `large`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut large).cast()) };
     if large.is_empty() || !far::is_due(large.iter().map(Range::len).sum()) {
         return Ok(());
     }
     let mappings = private_mappings();
     let mut wholes: Vec<Vec<Piece>> = large.into_iter().flat_map(|range| pieces(range, &mappings)).collect();
-    // If there are too many arrays for the table, the largest ones become far.
+    // If the table has no room for all arrays, the largest ones become far.
     wholes.sort_by_key(|pieces| std::cmp::Reverse(bytes(pieces)));
     for pieces in wholes.iter().take(far::ADOPTED_MAX) {
-        // SAFETY: plain data of the program, which only this thread runs, and no data of code that resolves faults.
+        // SAFETY: this is plain data of the program, and no code that resolves faults uses it. Only this thread runs.
         unsafe { far::adopt(pieces) }?;
     }
     Ok(())
@@ -72,7 +74,7 @@ pub(crate) fn adopt() -> Result<(), AdoptError> {
 
 /// Collects the large data of one object.
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, large: *mut c_void) -> c_int {
-    // SAFETY: the dynamic linker passes a valid description and the address that it was given.
+    // SAFETY: the dynamic linker passes a valid description, and `adopt` passes the address of a `Vec` of ranges.
     let (info, large) = unsafe { (&*info, &mut *large.cast::<Vec<Range<usize>>>()) };
     if !is_near_object(info) {
         large.extend(large_data(info));
@@ -84,18 +86,18 @@ fn is_near_object(info: &libc::dl_phdr_info) -> bool {
     if info.dlpi_name.is_null() {
         return false;
     }
-    // SAFETY: a terminated string of the dynamic linker's.
+    // SAFETY: the dynamic linker passes a terminated string.
     let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     NEAR_OBJECTS.iter().any(|near| name.starts_with(near))
 }
 
-/// The writable data of an object, in page-aligned ranges of at least the threshold.
+/// Returns the writable data of an object, as page-aligned ranges of at least the threshold.
 fn large_data(info: &libc::dl_phdr_info) -> Vec<Range<usize>> {
     if info.dlpi_phdr.is_null() {
         return Vec::new();
     }
-    // SAFETY: the object's program headers, as the dynamic linker describes them.
+    // SAFETY: the dynamic linker describes the object's program headers by their address and number.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let base = info.dlpi_addr as usize;
     let range = |header: &libc::Elf64_Phdr| {
@@ -113,7 +115,7 @@ fn large_data(info: &libc::dl_phdr_info) -> Vec<Range<usize>> {
     }
     for header in headers {
         match header.p_type {
-            // The dynamic linker protects only whole pages.
+            // The dynamic linker makes only whole pages read-only.
             libc::PT_GNU_RELRO => cut(&mut ranges, inward(range(header))),
             libc::PT_TLS => cut(&mut ranges, outward(range(header))),
             libc::PT_DYNAMIC => {
@@ -129,11 +131,11 @@ fn large_data(info: &libc::dl_phdr_info) -> Vec<Range<usize>> {
     ranges
 }
 
-/// The copies of libraries' variables that this object contains (copy relocations).
+/// Returns the addresses of library variables that were copied into this object (copy relocations).
 fn copied(dynamic: Range<usize>) -> Vec<Range<usize>> {
     let (mut symbols, mut table, mut bytes) = (0, 0, 0);
     for entry in dynamic.step_by(16).take(ENTRIES_MAX) {
-        // SAFETY: an entry of the object's dynamic section, inside the segment that contains it.
+        // SAFETY: `entry` is an entry of the object's dynamic section, which is mapped.
         let [tag, value] = unsafe { (entry as *const [u64; 2]).read() };
         match tag {
             DT_NULL => break,
@@ -147,15 +149,15 @@ fn copied(dynamic: Range<usize>) -> Vec<Range<usize>> {
         return Vec::new();
     }
     let entries = (table..table.saturating_add(bytes)).step_by(24).take(ENTRIES_MAX);
-    // SAFETY: the dynamic linker has made these addresses absolute. The table has this number of entries of three
-    // words.
+    // SAFETY: the dynamic linker has made these addresses absolute. The table has entries of three words up to its
+    // length `bytes`.
     let entries = entries.map(|entry| unsafe { (entry as *const [u64; 3]).read() });
     let copies = entries.filter(|[_, info, _]| info & 0xffff_ffff == RELOCATION_COPY);
     let object = link_base(table);
     copies
         .map(|[place, info, _]| {
             let symbol = symbols + (info >> 32) as usize * size_of::<libc::Elf64_Sym>();
-            // SAFETY: a relocation names a symbol of the object's own table.
+            // SAFETY: a relocation names a symbol of the object's own table, which is mapped.
             let size = unsafe { (*(symbol as *const libc::Elf64_Sym)).st_size } as usize;
             let start = object.wrapping_add(place as usize);
             start..start.saturating_add(size.max(1))
@@ -163,14 +165,15 @@ fn copied(dynamic: Range<usize>) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// The load address of the object that contains an address.
+/// Returns the difference between addresses in memory and in the file, for the object that contains `addr`.
 fn link_base(addr: usize) -> usize {
-    // SAFETY: zeroes are a valid value for the answer, which is only read if the call filled it.
+    // SAFETY: a `Dl_info` of zeroes is valid.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
     let mut map: *mut LinkMap = std::ptr::null_mut();
-    // SAFETY: asks for the object of any address. Both answers go to variables of ours.
+    // SAFETY: the call accepts any address, and both results go to local variables.
     let known = unsafe { dladdr1(addr as *const c_void, &raw mut found, (&raw mut map).cast(), RTLD_DL_LINKMAP) };
-    // SAFETY: the dynamic linker's link map begins with the difference between addresses in file and memory.
+    // SAFETY: `map` is a link map of the dynamic linker. It begins with the difference of addresses in memory and in
+    // the file.
     if known != 0 && !map.is_null() { unsafe { (*map).addr } } else { 0 }
 }
 
@@ -193,7 +196,7 @@ fn inward(range: Range<usize>) -> Range<usize> {
     range.start & !(PAGE - 1)..range.end & !(PAGE - 1)
 }
 
-/// Removes a range from others.
+/// Removes the range `out` from all ranges.
 fn cut(ranges: &mut Vec<Range<usize>>, out: Range<usize>) {
     if out.is_empty() {
         return;
@@ -205,19 +208,20 @@ fn cut(ranges: &mut Vec<Range<usize>>, out: Range<usize>) {
     }
 }
 
-/// A writable private mapping of this process, and whether it maps a file.
+/// A writable private mapping of this process. `file` is true if it maps a file.
 struct Private {
     range: Range<usize>,
     file: bool,
 }
 
-/// Returns `None` if `/proc` cannot be read. Then only data that is known to be plain becomes far.
+/// Returns the writable private mappings of this process. Returns none if `/proc` cannot be read: no data becomes far
+/// then.
 fn private_mappings() -> Vec<Private> {
     let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     text.lines().filter_map(private_mapping).collect()
 }
 
-/// A line like `5555-6666 rw-p 00001000 08:01 1234 /bin/program`.
+/// Parses a line such as `5555-6666 rw-p 00001000 08:01 1234 /bin/program`. Returns `None` for other kinds of mapping.
 fn private_mapping(line: &str) -> Option<Private> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
@@ -227,7 +231,7 @@ fn private_mapping(line: &str) -> Option<Private> {
     plain.then_some(Private { range, file: inode != "0" })
 }
 
-/// The parts of a range that are mapped as plain data, divided at mapping borders, if they are still large.
+/// Returns the parts of a range that are mapped as plain data and are still large, each divided at mapping borders.
 fn pieces(range: Range<usize>, mappings: &[Private]) -> Vec<Vec<Piece>> {
     let mut parts: Vec<Vec<Piece>> = Vec::new();
     for mapping in mappings {
@@ -249,8 +253,8 @@ fn bytes(pieces: &[Piece]) -> usize {
     pieces.iter().map(|piece| piece.len).sum()
 }
 
-/// The smallest data that becomes far. Smaller data is not worth a mapping, even if `--far` makes smaller allocations
-/// far.
+/// Returns the least bytes of data that become far. Smaller data stays near even if `--far` makes smaller allocations
+/// far, because each range costs a mapping.
 fn threshold() -> usize {
     far::threshold().max(BYTES_MIN)
 }
