@@ -84,7 +84,7 @@ fn populate(range: Range, writes: bool) -> Result<(), c_int> {
         // is one atomic step and changes nothing.
         let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
         if writes {
-            // `black_box` hides the 0: if the compiler saw it, it would make this a read.
+            // `black_box` hides the 0. If the compiler saw the 0, it could turn the addition into a read.
             byte.fetch_add(std::hint::black_box(0), Ordering::SeqCst);
         } else {
             std::hint::black_box(byte.load(Ordering::SeqCst));

@@ -68,7 +68,7 @@ fn move_to(wanted: usize) -> Result<usize, c_int> {
         // SAFETY: the program does not use the memory beyond its break yet.
         unsafe { far::protect(old, new - old, libc::PROT_READ | libc::PROT_WRITE) }?;
     } else if new < old {
-        // SAFETY: the program gives up the memory beyond its new break.
+        // SAFETY: the program no longer uses the memory beyond its new break.
         unsafe {
             far::discard(new, old - new);
             far::protect(new, old - new, libc::PROT_NONE)?;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 type Handler = Option<unsafe extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 
-/// The C library's function that every `pthread_atfork` calls.
+/// The C library's function behind `pthread_atfork`. Null until it is looked up.
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static IS_FIRST: AtomicBool = AtomicBool::new(false);
 

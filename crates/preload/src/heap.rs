@@ -173,7 +173,7 @@ extern "C" fn pvalloc_for(size: usize, caller: usize) -> *mut c_void {
 #[inline]
 unsafe fn give_back(block: *mut c_void) {
     if !is_far_block(block as usize) {
-        // SAFETY: a block that is not far is glibc's, and the caller gives it up.
+        // SAFETY: `block` is not far, so it is null or a block of glibc, and the caller gives it up.
         unsafe { near::free(block.cast()) };
     } else if far::active() {
         // SAFETY: `block` is a live far block, and the caller gives it up.
@@ -188,7 +188,7 @@ unsafe fn give_back(block: *mut c_void) {
 /// `old` is a live block in far memory that no other thread uses during the call.
 unsafe fn resize_far(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     if size == 0 {
-        // SAFETY: the caller gives the block up.
+        // SAFETY: by the contract of realloc(3), the owner of `old` gives it up.
         unsafe { give_back(old) };
         return null_mut();
     }

@@ -132,7 +132,7 @@ type Symbol = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type SymbolOfVersion = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
 /// # Safety
-/// The contract of dlsym(3).
+/// The caller keeps the contract of dlsym(3).
 unsafe extern "C" fn symbol_of(library: *mut c_void, name: *const c_char) -> *mut c_void {
     // SAFETY: `symbol` is the linker's `dlsym`, which has this type. The caller keeps the contract of dlsym(3).
     unsafe {
@@ -142,7 +142,7 @@ unsafe extern "C" fn symbol_of(library: *mut c_void, name: *const c_char) -> *mu
 }
 
 /// # Safety
-/// The contract of dlvsym(3).
+/// The caller keeps the contract of dlvsym(3).
 unsafe extern "C" fn symbol_of_version(
     library: *mut c_void,
     name: *const c_char,

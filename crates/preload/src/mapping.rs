@@ -115,7 +115,7 @@ pub(crate) unsafe extern "C" fn map(
 /// mapping, the range becomes the kernel's, after a trial has shown that the kernel can make the mapping.
 ///
 /// # Safety
-/// The arguments are those of a call of mmap(2) at the start of `range`.
+/// `args` are the arguments of a call of mmap(2) at the start of `range`.
 unsafe fn map_over_far(range: Range, prot: c_int, flags: c_int, args: [usize; 6]) -> Result<usize, c_int> {
     let [_, len, _, _, fd, off] = args;
     let anonymous = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;

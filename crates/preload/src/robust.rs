@@ -133,6 +133,8 @@ unsafe fn give_up() {
     }
 }
 
+/// Marks a mutex whose owner, this thread, ends. Wakes one waiter if `kernel_wakes` is false.
+///
 /// # Safety
 /// `futex` is the futex of a mutex that this thread holds.
 unsafe fn mark(futex: *const AtomicU32, kernel_wakes: bool) {

@@ -140,7 +140,7 @@ unsafe extern "C" fn sigignore(signum: c_int) -> c_int {
 /// Changes the calling thread's signal mask, but never blocks the trap signal or glibc's own signals.
 ///
 /// # Safety
-/// `set` and `old` are null or valid, as for sigprocmask(2).
+/// `set` and `old` are each null or valid, as for sigprocmask(2).
 unsafe fn change_mask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> Result<(), c_int> {
     let wanted = (!set.is_null()).then(|| {
         // SAFETY: `set` is not null, so it is valid. It is longer than the kernel's set and begins with it.

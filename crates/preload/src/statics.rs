@@ -47,10 +47,10 @@ const RELOCATION_COPY: u64 = 5;
 #[cfg(not(target_arch = "x86_64"))]
 const RELOCATION_COPY: u64 = 1024;
 
-/// Makes large static arrays far. Call it once, before any code of the program runs.
+/// Makes large static arrays far. Must be called once, before any code of the program runs.
 ///
 /// # Errors
-/// See [`AdoptError`].
+/// Returns the [`AdoptError`] of the first array that cannot become far.
 pub(crate) fn adopt() -> Result<(), AdoptError> {
     // A library's constructor may have run first and started threads. Data that other threads use cannot be moved.
     if !far::is_alone() {
@@ -64,7 +64,7 @@ pub(crate) fn adopt() -> Result<(), AdoptError> {
     }
     let mappings = private_mappings();
     let mut wholes: Vec<Vec<Piece>> = large.into_iter().flat_map(|range| pieces(range, &mappings)).collect();
-    // If there are too many arrays for the table, the largest ones become far.
+    // If the table has no room for all arrays, the largest ones become far.
     wholes.sort_by_key(|pieces| std::cmp::Reverse(bytes(pieces)));
     for pieces in wholes.iter().take(far::ADOPTED_MAX) {
         // SAFETY: the pieces are plain data of the program, and only this thread runs the program. The code that
@@ -117,7 +117,7 @@ fn large_data(info: &libc::dl_phdr_info) -> Vec<Range<usize>> {
     }
     for header in headers {
         match header.p_type {
-            // The dynamic linker protects only whole pages.
+            // The dynamic linker makes only whole pages read-only.
             libc::PT_GNU_RELRO => cut(&mut ranges, inward(range(header))),
             libc::PT_TLS => cut(&mut ranges, outward(range(header))),
             libc::PT_DYNAMIC => {

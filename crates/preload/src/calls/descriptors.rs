@@ -1,9 +1,8 @@
-//! Closing descriptors. Programs close descriptors that they did not open (daemons, shells, process starters), and must
-//! not close Hanare's. To the program, Hanare's descriptors appear closed, and the kernel never gives it one of their
-//! numbers.
+//! Closing descriptors. Programs such as daemons and shells close descriptors that they did not open, but must not
+//! close Hanare's. The program sees Hanare's descriptors as closed, and the kernel never gives it one of their numbers.
 //!
-//! Hanare's own closes also come here, because its Rust code calls the C library like any other code. They are
-//! recognised by their return address.
+//! When Hanare closes a descriptor, its call also ends here, because its Rust code uses the same C library. Such calls
+//! are recognised by their return address.
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::mem::transmute;
@@ -22,7 +21,7 @@ fn refused(error: c_int) -> c_int {
 
 type Close = unsafe extern "C-unwind" fn(c_int) -> c_int;
 
-/// close(2), called from code at `caller`.
+/// Performs close(2) for code at the address `caller`.
 unsafe extern "C-unwind" fn close_for(fd: c_int, caller: usize) -> c_int {
     if OWN.contains(caller) {
         descriptors::forget(fd);
@@ -30,9 +29,9 @@ unsafe extern "C-unwind" fn close_for(fd: c_int, caller: usize) -> c_int {
         return refused(libc::EBADF);
     }
     match real::close.known() {
-        // SAFETY: the C library's function of this type, with the caller's argument. It is a cancellation point.
+        // SAFETY: `call` is the C library's `close`, which is also a cancellation point. It gets the caller's argument.
         Some(call) => unsafe { transmute::<*mut c_void, Close>(call)(fd) },
-        // SAFETY: the caller's argument.
+        // SAFETY: the argument is the caller's, who keeps the contract of close(2).
         None => status(unsafe { kernel(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) }.map(drop)),
     }
 }
@@ -40,14 +39,15 @@ unsafe extern "C-unwind" fn close_for(fd: c_int, caller: usize) -> c_int {
 entry!(close, "rsi", "x1", close_for, fn(_fd: c_int) -> c_int);
 entry!(__close, "rsi", "x1", close_for, fn(_fd: c_int) -> c_int);
 
-/// close_range(2) on all numbers except Hanare's.
+/// Performs close_range(2) on all numbers except those of Hanare's descriptors.
 pub(super) fn close_others(first: c_uint, last: c_uint, flags: c_int) -> Result<(), c_int> {
     let call = |first: c_uint, last: c_uint| {
         let args = [first as usize, last as usize, flags as usize, 0, 0, 0];
-        // SAFETY: plain numbers. The descriptors closed are the program's.
+        // SAFETY: the arguments are plain numbers, and the call closes only descriptors of the program.
         unsafe { kernel(libc::SYS_close_range, args) }.map(drop)
     };
-    // The kernel refuses invalid flags, and Hanare's own descriptors are close-on-exec already.
+    // This call closes nothing: the kernel refuses an empty range, and CLOEXEC only sets a flag that Hanare's
+    // descriptors have.
     if first > last || flags & CLOSE_RANGE_CLOEXEC != 0 {
         return call(first, last);
     }
@@ -61,31 +61,32 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
     status(close_others(first, last, flags))
 }
 
-/// Before Linux 5.9, the numbers are closed one by one, up to the limit.
+/// Before Linux 5.9, `close_range` does not exist. The loop then closes the numbers one by one, up to the limit on open
+/// files.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn closefrom(first: c_int) {
     let first = first.max(0);
     if close_others(first as c_uint, c_uint::MAX, 0).is_ok() {
         return;
     }
-    // SAFETY: asks about a number.
+    // SAFETY: the call takes a plain number and changes nothing.
     let end = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) };
     for fd in first..c_int::try_from(end).unwrap_or(c_int::MAX) {
         if !descriptors::is_own(fd) {
-            // SAFETY: a number. The descriptor closed is the program's.
+            // SAFETY: the argument is a plain number, and the descriptor belongs to the program.
             let _ = unsafe { kernel(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
         }
     }
 }
 
-/// Puts a descriptor at `to`. If `to` is one of Hanare's, the call fails with EBADF, as for a number above the limit:
-/// other threads use that descriptor.
+/// Makes `to` a duplicate of the descriptor `from`, as dup3(2) does. If `to` is one of Hanare's descriptors, fails with
+/// EBADF, as for a number above the limit: Hanare's threads use that descriptor.
 fn put_onto(from: c_int, to: c_int, flags: c_int) -> c_int {
     if descriptors::is_own(to) {
         return refused(libc::EBADF);
     }
     let args = [from as usize, to as usize, flags as usize, 0, 0, 0];
-    // SAFETY: plain numbers. The descriptors closed are the program's.
+    // SAFETY: the arguments are plain numbers, and the call closes only descriptors of the program.
     match unsafe { kernel(libc::SYS_dup3, args) } {
         Ok(fd) => fd as c_int,
         Err(error) => refused(error),
@@ -96,7 +97,7 @@ fn put_or_keep(from: c_int, to: c_int) -> c_int {
     if from != to {
         return put_onto(from, to, 0);
     }
-    // SAFETY: asks about a number.
+    // SAFETY: the call takes a plain number and changes nothing.
     match unsafe { kernel(libc::SYS_fcntl, [from as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) } {
         Ok(_) => to,
         Err(error) => refused(error),
@@ -118,7 +119,8 @@ extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     put_onto(from, to, flags)
 }
 
-/// The answer to a call by number that would close one of Hanare's descriptors; `None` for all other calls.
+/// Returns the result of a call by number that would close one of Hanare's descriptors. Returns `None` for all other
+/// calls.
 pub(super) fn answer_by_number(number: c_long, args: [usize; 3]) -> Option<Result<(), Errno>> {
     let [a, b, c] = args;
     let is_own = |fd: usize| descriptors::is_own(fd as c_int);

@@ -162,12 +162,12 @@ macro_rules! open_text {
             };
             // SAFETY: the contract of the call makes the path null or a terminated string.
             let near = unsafe { text($path) };
-            // SAFETY: as above.
+            // SAFETY: the near copy is null or a terminated string.
             if unsafe { is_hidden(libc::AT_FDCWD, near.pointer().cast()) } {
                 set_errno(libc::EACCES);
                 return std::ptr::null_mut();
             }
-            // SAFETY: the C library's function of this type, with the caller's arguments.
+            // SAFETY: `call` is the C library's function of this type. Its arguments are the caller's.
             unsafe { std::mem::transmute::<*mut c_void, Call>(call)(near.pointer().cast() $(, $more)*) }
         }
     )* };
@@ -188,19 +188,19 @@ unsafe extern "C-unwind" fn mkdtemp(template: *mut c_char) -> *mut c_char {
     };
     // SAFETY: the contract of mkdtemp(3) makes the template a terminated string.
     let near = unsafe { changed_text(template) };
-    // SAFETY: the C library's function of this type.
+    // SAFETY: `call` is the C library's function of this name, which has this type.
     let made = unsafe { std::mem::transmute::<*mut c_void, Call>(call)(near.pointer().cast()) };
     if made.is_null() { made } else { template }
 }
 
 /// # Safety
-/// `call` asks for the working directory; `to` is null or has room for `len` bytes.
+/// `call` performs getcwd(3) into its argument. `to` is null or has room for `len` bytes.
 unsafe fn working_directory(to: *mut c_char, len: size_t, call: impl Fn(*mut c_char) -> *mut c_char) -> *mut c_char {
     if to.is_null() || !kernel_is_blind() {
         return call(to);
     }
     let before = errno();
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     let near = unsafe { filled_bytes(to, len) };
     let answer = call(near.pointer().cast());
     if answer.is_null() {
@@ -217,7 +217,7 @@ unsafe extern "C-unwind" fn getcwd(to: *mut c_char, len: size_t) -> *mut c_char 
         set_errno(libc::ENOSYS);
         return std::ptr::null_mut();
     };
-    // SAFETY: the contract of getcwd(3), and the C library's function of this type.
+    // SAFETY: the caller keeps the contract of getcwd(3), and `call` is the C library's function of this type.
     unsafe { working_directory(to, len, |to| std::mem::transmute::<*mut c_void, Call>(call)(to, len)) }
 }
 
@@ -229,6 +229,6 @@ unsafe extern "C-unwind" fn __getcwd_chk(to: *mut c_char, len: size_t, room: siz
         return std::ptr::null_mut();
     };
     let near_len = len.min(room);
-    // SAFETY: as above.
+    // SAFETY: the caller keeps the contract of getcwd(3), and `call` is the C library's function of this type.
     unsafe { working_directory(to, near_len, |to| std::mem::transmute::<*mut c_void, Call>(call)(to, len, room)) }
 }

@@ -1,9 +1,10 @@
 //! `getrlimit`, `setrlimit` and `prlimit`. For address space and data, the program sees the limits that it set,
-//! although the kernel's differ (`hanare_sys::limits`). All other limits, and those of other processes, are left to the
+//! although the kernel's limits differ (`hanare_sys::limits`). Calls on other limits, or on other processes, go to the
 //! kernel.
 //!
-//! A program that this one executes inherits the kernel's limits, so a variable carries the program's own. The variable
-//! enters the environment with the first limit. It replaces the entry in the environment that an exec call passes.
+//! A program that this process executes inherits the kernel's limits. So an environment variable carries the limits
+//! that this program set. The variable enters the environment when the program first sets a limit. For an exec call
+//! with its own environment, [`Carried`] replaces the variable's entry.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -14,27 +15,27 @@ use libc::{pid_t, rlimit, rlimit64};
 use super::near::{filled, given};
 use crate::answer::{errno, kernel, set_errno, status};
 
-/// Bytes of `HANARE_LIMITS=`, the value and the final zero.
+/// The size of the entry in bytes: `HANARE_LIMITS=`, the value and the final zero.
 const ENTRY_BYTES: usize = VARIABLE.len() + 1 + VALUE_BYTES + 1;
 
-/// The entry of the program's environment. It changes in place.
+/// The variable's entry in the program's environment (`HANARE_LIMITS=...`). Its bytes are changed in place.
 static ENTRY: [AtomicU8; ENTRY_BYTES] = [const { AtomicU8::new(0) }; ENTRY_BYTES];
 static IS_SHOWN: AtomicBool = AtomicBool::new(false);
 
-/// `HANARE_LIMITS=` with the program's present limits, terminated.
+/// Returns the bytes of `HANARE_LIMITS=` with the program's present limits, and a final zero.
 fn text() -> impl Iterator<Item = u8> {
     VARIABLE.bytes().chain([b'=']).chain(limits::value()).chain([0])
 }
 
-/// After a change: updates the variable for programs that this one executes. If there is no memory for a larger
-/// environment, those programs see the kernel's limit.
+/// Updates the environment variable after a limit changed. If there is no memory for a larger environment, executed
+/// programs see the kernel's limits.
 fn show() {
     for (place, byte) in ENTRY.iter().zip(text()) {
         place.store(byte, Ordering::Relaxed);
     }
     if !IS_SHOWN.swap(true, Ordering::Relaxed) {
         let before = errno();
-        // SAFETY: a terminated text that lives as long as this library, which is never unloaded.
+        // SAFETY: `ENTRY` is a terminated text that lives as long as this library, and the library is never unloaded.
         if unsafe { libc::putenv(ENTRY.as_ptr().cast_mut().cast()) } != 0 {
             IS_SHOWN.store(false, Ordering::Relaxed);
         }
@@ -42,31 +43,33 @@ fn show() {
     }
 }
 
-/// An environment for a program to be executed, which contains the entry.
+/// The environment for a program to be executed, with the entry that carries this program's limits.
 pub(crate) struct Carried {
     entries: Vec<*const c_char>,
     _own: Vec<u8>,
 }
 
 impl Carried {
-    /// Returns `None` if the environment needs no change because the program has no limits.
+    /// Copies the environment and replaces the entry. Returns `None` if this program has no limits, so no entry is
+    /// needed.
     ///
     /// # Safety
-    /// Null, or a list of terminated texts that ends with null and does not change.
+    /// `list` is null, or a list of terminated texts that ends with null and does not change during the value's life.
     pub(crate) unsafe fn new(list: *const *const c_char) -> Option<Carried> {
         if !limits::is_limited() || list.is_null() {
             return None;
         }
-        // A child that shares its parent's memory until it executes has its own limits, so it needs its own entry.
+        // A child of `vfork` shares its parent's memory until it executes, but has other limits. So the entry is not
+        // the shared `ENTRY`.
         let own: Vec<u8> = text().collect();
         let mut entries = Vec::new();
         for at in 0.. {
-            // SAFETY: the list is valid up to its end.
+            // SAFETY: `at` does not pass the final null of the list, which ends this loop.
             let entry = unsafe { list.add(at).read() };
             if entry.is_null() {
                 break;
             }
-            // SAFETY: a text of a valid list.
+            // SAFETY: `entry` is a terminated text of a valid list.
             let rest = unsafe { CStr::from_ptr(entry) }.to_bytes().strip_prefix(VARIABLE.as_bytes());
             if !rest.is_some_and(|rest| rest.starts_with(b"=")) {
                 entries.push(entry);
@@ -81,7 +84,7 @@ impl Carried {
     }
 }
 
-/// The kind of a limit of the calling process.
+/// Returns the kind of a limit, if `process` is this one and Hanare keeps limits of that kind.
 fn own_kind(process: pid_t, resource: c_int) -> Option<Kind> {
     let is_own = process == 0 || process as u32 == std::process::id();
     Kind::of(resource).filter(|_| is_own && limits::are_kept())
@@ -90,19 +93,19 @@ fn own_kind(process: pid_t, resource: c_int) -> Option<Kind> {
 /// Reads the old limit and sets a new one, each if requested.
 ///
 /// # Safety
-/// Null or valid pointers.
+/// `new` and `old` are each null or valid.
 unsafe fn exchange(kind: Kind, resource: c_int, new: *const rlimit64, old: *mut rlimit64) -> Result<(), c_int> {
     // Both pointers may be equal, and a refused call must not write the old limit. So the old limit is written last.
     if new.is_null() && !old.is_null() {
-        // SAFETY: the contract of the call.
+        // SAFETY: the caller guarantees that `old` is null or valid.
         let near = unsafe { filled(old) };
-        // The kernel writes its own limit there first, so that an invalid pointer causes EFAULT. SAFETY: a variable of
-        // ours, or the pointer that the program gave.
+        // The kernel first writes its own limit to `old`, so an invalid pointer causes EFAULT. SAFETY: `near` points to
+        // a local copy, or is the program's own pointer, which the kernel checks.
         unsafe { kernel(libc::SYS_prlimit64, [0, resource as usize, 0, near.pointer() as usize, 0, 0]) }?;
     }
     let before = limits::get(kind).map_err(|errno| errno.0)?;
     if !new.is_null() {
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
         let rlimit64 { rlim_cur, rlim_max } = unsafe { new.read() };
         limits::set(kind, Limit { soft: rlim_cur, hard: rlim_max }).map_err(|errno| errno.0)?;
         if rlim_cur != UNLIMITED || IS_SHOWN.load(Ordering::Relaxed) {
@@ -110,54 +113,54 @@ unsafe fn exchange(kind: Kind, resource: c_int, new: *const rlimit64, old: *mut 
         }
     }
     if !old.is_null() {
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
         unsafe { old.write(rlimit64 { rlim_cur: before.soft, rlim_max: before.hard }) };
     }
     Ok(())
 }
 
 /// # Safety
-/// The contract of prlimit(2).
+/// The caller keeps the contract of prlimit(2).
 unsafe fn limit(process: pid_t, resource: c_int, new: *const rlimit64, old: *mut rlimit64) -> Result<(), c_int> {
     if let Some(kind) = own_kind(process, resource) {
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
         return unsafe { exchange(kind, resource, new, old) };
     }
-    // SAFETY: the contract of the call: null or valid pointers.
+    // SAFETY: by the contract of prlimit(2), both pointers are null or valid.
     let (new, old) = unsafe { (given(new), filled(old)) };
     let args = [process as usize, resource as usize, new.pointer() as usize, old.pointer() as usize, 0, 0];
-    // SAFETY: the caller's arguments, with near copies of far ones.
+    // SAFETY: the arguments are the caller's, with near copies in place of far structures.
     unsafe { kernel(libc::SYS_prlimit64, args) }.map(drop)
 }
 
 /// # Safety
-/// The contract of getrlimit(2).
+/// The caller keeps the contract of getrlimit(2).
 unsafe fn read(resource: c_int, to: *mut rlimit64) -> c_int {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     status(if to.is_null() { Err(libc::EFAULT) } else { unsafe { limit(0, resource, std::ptr::null(), to) } })
 }
 
 /// # Safety
-/// The contract of setrlimit(2).
+/// The caller keeps the contract of setrlimit(2).
 unsafe fn write(resource: c_int, from: *const rlimit64) -> c_int {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     status(if from.is_null() { Err(libc::EFAULT) } else { unsafe { limit(0, resource, from, std::ptr::null_mut()) } })
 }
 
-// The two structures are the same where numbers have 64 bits.
+// On 64-bit processors, `rlimit` and `rlimit64` have the same layout.
 const _: () = assert!(size_of::<rlimit>() == size_of::<rlimit64>());
 
 macro_rules! twice {
     ($($name:ident $name64:ident($($arg:ident: $type:ty => $cast:expr),*) = $target:expr;)*) => { $(
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
-            // SAFETY: the caller keeps the same promise.
+            // SAFETY: the caller keeps the contract of the call.
             unsafe { $target($($cast),*) }
         }
 
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name64($($arg: $type),*) -> c_int {
-            // SAFETY: the caller keeps the same promise.
+            // SAFETY: the caller keeps the contract of the call.
             unsafe { $target($($cast),*) }
         }
     )* };
@@ -175,8 +178,8 @@ twice! {
 }
 
 /// # Safety
-/// The contract of prlimit(2).
+/// The caller keeps the contract of prlimit(2).
 unsafe fn change(process: pid_t, resource: c_int, new: *const rlimit64, old: *mut rlimit64) -> c_int {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     status(unsafe { limit(process, resource, new, old) })
 }

@@ -11,29 +11,30 @@ use libc::{pollfd, sigset_t};
 use crate::answer::kernel;
 use crate::range::{PAGE, Range};
 
-/// Bytes of a cached buffer: the most that is copied at a time if a call may be divided into pieces.
+/// Bytes of a cached buffer. A call that may be divided into pieces copies at most this many at a time.
 pub(crate) const PIECE: usize = 256 << 10;
 
-/// Buffers cached for later calls: more than the number of threads that are in such a call at once.
+/// Number of buffers cached for later calls. It is more than the number of threads that usually make such a call at
+/// once.
 const KEPT: usize = 16;
 
-/// Longest path including its end, in bytes: the kernel's limit.
+/// Bytes of the longest path, including its final zero: the kernel's limit.
 const PATH_BYTES: usize = 4096;
 
 static FREE: [AtomicUsize; KEPT] = [const { AtomicUsize::new(0) }; KEPT];
 
-/// Whether a system call fails with EFAULT at an absent far page, as in sigbus and sigsegv mode.
+/// Checks whether a system call fails with EFAULT at an absent far page, as in sigbus and sigsegv mode.
 #[inline]
 pub(crate) fn kernel_is_blind() -> bool {
     far::trap_signal().is_some()
 }
 
-/// Whether any byte of a range is far, in a mode in which the kernel cannot access absent far pages.
+/// Checks whether any byte of a range is far, if the mode is one in which the kernel cannot access absent far pages.
 pub(crate) fn is_far(addr: *const c_void, len: usize) -> bool {
     len > 0
         && kernel_is_blind()
         && Range::covering(addr as usize, len).is_some_and(|range| {
-            // A range crosses few borders between near and far memory, so this takes few steps.
+            // A range crosses few borders between near and far memory, so `meets_far` takes few steps.
             far::contains(range.start) || range.len() > PAGE && range.meets_far()
         })
 }
@@ -45,7 +46,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Returns `None` if the kernel has no memory.
+    /// Returns `None` if the kernel has no memory for the buffer.
     pub(crate) fn new(len: usize) -> Option<Buffer> {
         let len = len.max(PIECE).checked_next_multiple_of(PAGE)?;
         if len == PIECE
@@ -54,7 +55,7 @@ impl Buffer {
             return Some(Buffer { addr, len });
         }
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a fresh mapping at a place of the kernel's choice.
+        // SAFETY: the kernel chooses a free address, so the new mapping replaces no other mapping.
         let addr = unsafe { kernel(libc::SYS_mmap, [0, len, prot as usize, flags as usize, usize::MAX, 0]) }.ok()?;
         Some(Buffer { addr, len })
     }
@@ -69,30 +70,30 @@ impl Drop for Buffer {
         let keep =
             |kept: &AtomicUsize| kept.compare_exchange(0, self.addr, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if self.len != PIECE || !FREE.iter().any(keep) {
-            // SAFETY: a mapping made by `new` that no code uses any more.
+            // SAFETY: `new` made this mapping, and no code uses it any more.
             let _ = unsafe { kernel(libc::SYS_munmap, [self.addr, self.len, 0, 0, 0, 0]) };
         }
     }
 }
 
-/// What is copied back to the program when the call has returned.
+/// Which bytes are copied back to the program when the call has returned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Back {
     Nothing,
-    /// All of it, unless the call failed: then the kernel wrote nothing.
+    /// All bytes, if the call succeeded. If it failed, the kernel wrote nothing.
     Whole,
-    /// All of it, even if the call failed. For the remaining time of a wait.
+    /// All bytes, even if the call failed. This is for the remaining time of a wait.
     Always,
-    /// As many bytes as the call's result times this element size. Other threads may have changed the remaining
-    /// elements meanwhile.
+    /// As many bytes as the call's result times this element size. The elements behind that may have been changed by
+    /// other threads during the call.
     Counted(usize),
-    /// The result field of each polled descriptor.
+    /// Only the result field (`revents`) of each polled descriptor.
     Found,
 }
 
-/// The value passed to a call in place of an argument. It is the argument itself if that is near or null, or if the
-/// program has no access to it: the kernel then refuses it. Otherwise it is a near copy. Dropping it copies back what
-/// the kernel may have written.
+/// The value passed to a call in place of an argument. If the argument is null or near, the value is the argument
+/// itself. If the program may not access the argument, the value is also the argument itself, and the kernel refuses
+/// it. Otherwise the value is a near copy. Dropping it copies back what the kernel may have written.
 pub(crate) struct Near<'a> {
     original: *mut u8,
     len: usize,
@@ -109,7 +110,8 @@ impl Near<'_> {
         if is_far(original.cast(), len) && is_open(original as usize, len, back != Back::Nothing) {
             near.copy = Buffer::new(len);
             if let Some(buffer) = &near.copy {
-                // SAFETY: the caller's promise. The buffer has room and does not overlap.
+                // SAFETY: the caller guarantees that `original` is valid for `len` bytes. The buffer is large enough
+                // and separate.
                 unsafe { copy::copy(original, buffer.pointer(), len) };
             }
         }
@@ -120,7 +122,7 @@ impl Near<'_> {
         self.copy.as_ref().map_or(self.original, Buffer::pointer).cast()
     }
 
-    /// Records the call's result, which determines how much of the copy is copied back.
+    /// Records the call's result, which determines how many bytes are copied back.
     pub(crate) fn settle(&mut self, answer: i64) {
         match self.back {
             Back::Whole | Back::Counted(_) | Back::Found if answer < 0 => self.back = Back::Nothing,
@@ -135,27 +137,30 @@ impl Drop for Near<'_> {
         let Some(buffer) = &self.copy else { return };
         match self.back {
             Back::Nothing => {}
-            // SAFETY: as in `new`. The program's memory still exists after its own call.
+            // SAFETY: the caller of `new` guarantees that `original` is valid. The program keeps its memory until its
+            // call returns.
             Back::Found => unsafe { give_found(buffer.pointer().cast(), self.original.cast(), self.len) },
-            // SAFETY: as above.
+            // SAFETY: the caller of `new` guarantees that `original` is valid for writing `len` bytes, and the buffer
+            // is separate.
             _ => unsafe { copy::copy(buffer.pointer(), self.original, self.len) },
         }
     }
 }
 
-/// Copies the result field of each descriptor and nothing else: other threads may change the rest during the call.
+/// Copies the result field of each descriptor and nothing else, because other threads may change the rest during the
+/// call.
 ///
 /// # Safety
-/// Both have `len` bytes. The second is the program's.
+/// `from` and `to` each have `len` bytes. `to` is the program's.
 unsafe fn give_found(from: *const pollfd, to: *mut pollfd, len: usize) {
     for index in 0..len / size_of::<pollfd>() {
-        // SAFETY: the caller's promise. Fields are written through pointers, because the program's memory need not be
-        // aligned.
+        // SAFETY: the caller guarantees that `index` is inside both arrays. The field is written through a pointer,
+        // because the program's memory need not be aligned.
         unsafe { (&raw mut (*to.add(index)).revents).write_unaligned((*from.add(index)).revents) };
     }
 }
 
-/// An argument of an interposed call, in the form that the kernel gets.
+/// An argument of an interposed call, which can be converted to the form that the kernel gets.
 pub(crate) trait Argument<T> {
     fn given(&self) -> T;
 }
@@ -178,116 +183,117 @@ impl<T> Argument<*const T> for Near<'_> {
     }
 }
 
-/// Whether the program itself may read (or write) all far parts of a range.
+/// Checks whether the program may read all far parts of a range, or write them if `writes` is true.
 pub(crate) fn is_open(addr: usize, len: usize, writes: bool) -> bool {
     addr.checked_add(len).is_some_and(|end| far::open_until(addr, end, writes) == end)
 }
 
-/// A structure that the call reads.
+/// Passes a structure that the call reads.
 ///
 /// # Safety
-/// Null or valid.
+/// `argument` is null or valid.
 pub(crate) unsafe fn given<'a, T>(argument: *const T) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), size_of::<T>(), Back::Nothing) }
 }
 
-/// A structure that the call writes and may also read.
+/// Passes a structure that the call writes and may also read.
 ///
 /// # Safety
-/// Null or valid.
+/// `argument` is null or valid.
 pub(crate) unsafe fn filled<'a, T>(argument: *mut T) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast(), size_of::<T>(), Back::Whole) }
 }
 
-/// A time that the call counts down, even if it is interrupted.
+/// Passes a time that the call counts down, even if a signal interrupts the call.
 ///
 /// # Safety
-/// Null or valid.
+/// `argument` is null or valid.
 pub(crate) unsafe fn counted_down<'a, T>(argument: *mut T) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast(), size_of::<T>(), Back::Always) }
 }
 
-/// An array in which the call writes as many elements as its result says.
+/// Passes an array in which the call writes as many elements as its result says.
 ///
 /// # Safety
-/// Null or valid for `count` elements.
+/// `argument` is null or valid for `count` elements.
 pub(crate) unsafe fn filled_elements<'a, T>(argument: *mut T, count: usize) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast(), count.saturating_mul(size_of::<T>()), Back::Counted(size_of::<T>())) }
 }
 
-/// `count` descriptors to be polled.
+/// Passes `count` descriptors to be polled.
 ///
 /// # Safety
-/// Null or valid for `count` descriptors.
+/// `argument` is null or valid for `count` descriptors.
 pub(crate) unsafe fn polled<'a>(argument: *mut pollfd, count: usize) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast(), count.saturating_mul(size_of::<pollfd>()), Back::Found) }
 }
 
-/// `len` bytes that the call reads.
+/// Passes `len` bytes that the call reads.
 ///
 /// # Safety
-/// Null or valid for `len` bytes.
+/// `argument` is null or valid for `len` bytes.
 pub(crate) unsafe fn given_bytes<'a, T>(argument: *const T, len: usize) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), len, Back::Nothing) }
 }
 
-/// `len` bytes that the call writes.
+/// Passes `len` bytes that the call writes.
 ///
 /// # Safety
-/// Null or valid for `len` bytes.
+/// `argument` is null or valid for `len` bytes.
 pub(crate) unsafe fn filled_bytes<'a, T>(argument: *mut T, len: usize) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast(), len, Back::Whole) }
 }
 
-/// A terminated string, such as a path.
+/// Passes a terminated string, such as a path.
 ///
 /// # Safety
-/// Null or valid up to its end.
+/// `argument` is null or a valid string up to its final zero.
 pub(crate) unsafe fn text<'a>(argument: *const c_char) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), text_len(argument), Back::Nothing) }
 }
 
-/// A terminated string that the call changes in place.
+/// Passes a terminated string that the call changes in place.
 ///
 /// # Safety
-/// Null or valid up to its end.
+/// `argument` is null or a valid string up to its final zero.
 pub(crate) unsafe fn changed_text<'a>(argument: *mut c_char) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast(), text_len(argument), Back::Whole) }
 }
 
-/// A terminated string of any length, such as a command.
+/// Passes a terminated string of any length, such as a command.
 ///
 /// # Safety
-/// Null or valid up to its end.
+/// `argument` is null or a valid string up to its final zero.
 pub(crate) unsafe fn long_text<'a>(argument: *const c_char) -> Near<'a> {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), bytes_of_text(argument, usize::MAX), Back::Nothing) }
 }
 
-/// Bytes of a path including its end. For a path that is too long, one byte more than allowed: the kernel refuses it
-/// before it reads the end.
+/// Returns the bytes of a path, including its final zero. If the path is too long, returns one byte more than the
+/// kernel allows: the kernel then refuses the path.
 ///
 /// # Safety
-/// Null or valid up to its end.
+/// `text` is null or a valid string up to its final zero.
 unsafe fn text_len(text: *const c_char) -> usize {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
     unsafe { bytes_of_text(text, PATH_BYTES) }
 }
 
-/// Bytes of a far string including its end, at most `most` plus one. Returns 0 for a near string, or for one that runs
-/// into memory that the program may not read: the kernel gets that one unchanged and returns the error.
+/// Returns the bytes of a far string including its final zero, but at most `most` plus one. Returns 0 for a near
+/// string. Also returns 0 if the string runs into memory that the program may not read: the kernel then gets the string
+/// itself and returns the error.
 ///
 /// # Safety
-/// Near, or valid up to its end.
+/// `text` is near, or a valid string up to its final zero.
 unsafe fn bytes_of_text(text: *const c_char, most: usize) -> usize {
     if !kernel_is_blind() || !far::contains(text as usize) {
         return 0;
@@ -300,7 +306,7 @@ unsafe fn bytes_of_text(text: *const c_char, most: usize) -> usize {
             return 0;
         }
         let piece = (page_end - at).min(most - len);
-        // SAFETY: a page that the program may read, or the caller's promise.
+        // SAFETY: the program may read this page from `at` on, and the search ends at the end of the page.
         let found = unsafe { libc::strnlen(at as *const c_char, piece) };
         len += found;
         if found < piece {
@@ -310,7 +316,8 @@ unsafe fn bytes_of_text(text: *const c_char, most: usize) -> usize {
     len + 1
 }
 
-/// A signal mask for a wait, without the trap's signal: a handler that runs during the wait may access far memory.
+/// A signal mask for a wait, without the trap's signal. A handler that runs during the wait may access far memory, and
+/// a fault under a blocked signal kills the process.
 pub(crate) struct Mask {
     given: *const sigset_t,
     set: sigset_t,
@@ -318,19 +325,19 @@ pub(crate) struct Mask {
 
 impl Mask {
     /// # Safety
-    /// Null or valid.
+    /// `given` is null or valid.
     pub(crate) unsafe fn new(given: *const sigset_t) -> Mask {
-        // SAFETY: zeroes are an empty set, and a given set is valid.
+        // SAFETY: a set of zeroes is the empty set, and `given` is valid if it is not null.
         let mut set = unsafe { if given.is_null() { std::mem::zeroed() } else { given.read_unaligned() } };
         if let Some(trap) = far::trap_signal() {
-            // SAFETY: a set of ours, and a valid signal number.
+            // SAFETY: `set` is a local variable, and the signal number is valid.
             let removed = unsafe { libc::sigdelset(&raw mut set, trap) };
             debug_assert_eq!(removed, 0);
         }
         Mask { given, set }
     }
 
-    /// Nothing is copied back.
+    /// Does nothing, because the kernel does not change the mask.
     pub(crate) fn settle(&mut self, _answer: i64) {}
 }
 

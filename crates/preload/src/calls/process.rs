@@ -1,5 +1,5 @@
-//! Calls about the system and about processes, and calls that start programs, whose arguments and environment are
-//! copied as a whole.
+//! Calls about the system and about processes, and calls that start programs. The arguments and environment of a new
+//! program are copied as a whole.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::mem::transmute;
@@ -52,17 +52,19 @@ unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -
         set_errno(libc::ENOSYS);
         return std::ptr::null_mut();
     };
-    // SAFETY: the contract of popen(3): terminated strings; and the C library's function of this type.
+    // SAFETY: by the contract of popen(3), both are terminated strings. `call` is the C library's function of this
+    // type.
     unsafe {
         let command = long_text(command);
         transmute::<*mut c_void, Call>(call)(command.pointer().cast(), mode)
     }
 }
 
-/// Strings in a list of pointers that ends with null.
+/// A list of pointers to strings. A null pointer ends the list.
 type List = *const *const c_char;
 
-/// A near list of strings: the original, or a copy of all of it. After a successful exec, nothing remains to be freed.
+/// A list of strings in near memory: the original list, or a copy of the list and all strings. The copy is freed only
+/// if the exec fails: a successful exec replaces the whole memory.
 struct Strings {
     original: List,
     copy: Option<Buffer>,
@@ -70,13 +72,13 @@ struct Strings {
 
 impl Strings {
     /// # Safety
-    /// Null or a valid list.
+    /// `list` is null or a valid list.
     unsafe fn new(list: List) -> Strings {
         let mut strings = Strings { original: list, copy: None };
         if list.is_null() || !kernel_is_blind() {
             return strings;
         }
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
         let (count, bytes, far) = unsafe { measure(list) };
         let table = (count + 1) * size_of::<usize>();
         if !far {
@@ -95,33 +97,36 @@ impl Strings {
     }
 }
 
-/// The number of strings, their bytes including their ends, and whether any of it is far.
+/// Returns the number of strings, their bytes including the final zeroes, and whether the list or any string is far.
 ///
 /// # Safety
-/// A valid list.
+/// `list` is a valid list.
 unsafe fn measure(list: List) -> (usize, usize, bool) {
     let (mut count, mut bytes, mut far) = (0, 0, false);
     loop {
-        // SAFETY: the list is valid up to its end.
+        // SAFETY: `count` does not pass the list's final null.
         let place = unsafe { list.add(count) };
         far |= is_far(place.cast(), size_of::<usize>());
-        // SAFETY: as above.
+        // SAFETY: `place` is an entry of the list.
         let string = unsafe { place.read() };
         if string.is_null() {
             return (count, bytes, far);
         }
-        // SAFETY: a string of a valid list.
+        // SAFETY: an entry of a valid list points to a terminated string.
         let len = unsafe { libc::strlen(string) } + 1;
         far |= is_far(string.cast(), len);
         (count, bytes) = (count + 1, bytes + len);
     }
 }
 
+/// Copies the strings of `list` to `bytes`, and writes a list of the copies to `table`.
+///
 /// # Safety
-/// `list` has `count` strings. `table` has room for one pointer more, and `bytes` for all strings.
+/// `list` has `count` strings. `table` has room for `count + 1` pointers, and `bytes` for all strings.
 unsafe fn copy_list(list: List, count: usize, table: *mut *const c_char, mut bytes: *mut u8) {
     for index in 0..count {
-        // SAFETY: the caller's promise.
+        // SAFETY: `index` is below `count`, and the caller guarantees that `table` and `bytes` have room for this
+        // string.
         unsafe {
             let string = list.add(index).read();
             let len = libc::strlen(string) + 1;
@@ -130,11 +135,12 @@ unsafe fn copy_list(list: List, count: usize, table: *mut *const c_char, mut byt
             bytes = bytes.add(len);
         }
     }
-    // SAFETY: as above.
+    // SAFETY: the caller guarantees that `table` has room for `count + 1` pointers.
     unsafe { table.add(count).write(std::ptr::null()) };
 }
 
-/// Makes a call that executes another program, which must get this one's limits.
+/// Makes a call that executes another program. During the call, the kernel's limits are those that this program set,
+/// because the new program inherits the kernel's limits.
 fn execute(call: impl FnOnce() -> c_int) -> c_int {
     limits::executing();
     let answer = call();
@@ -151,7 +157,7 @@ fn refused() -> c_int {
 unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
     let Some(call) = real::execve.get() else { return refused() };
-    // SAFETY: the contract of execve(2), and the C library's function of this type.
+    // SAFETY: the caller keeps the contract of execve(2), and `call` is the C library's function of this type.
     unsafe {
         let carried = Carried::new(environment);
         let environment = carried.as_ref().map_or(environment, Carried::list);
@@ -165,7 +171,7 @@ unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environ
 unsafe extern "C-unwind" fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
     let Some(call) = real::execvpe.get() else { return refused() };
-    // SAFETY: the contract of execvpe(3), and the C library's function of this type.
+    // SAFETY: the caller keeps the contract of execvpe(3), and `call` is the C library's function of this type.
     unsafe {
         let carried = Carried::new(environment);
         let environment = carried.as_ref().map_or(environment, Carried::list);
@@ -182,19 +188,19 @@ unsafe extern "C" {
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c_int {
-    // SAFETY: the contract of execv(3).
+    // SAFETY: the caller keeps the contract of execv(3).
     unsafe { execve(path, arguments, environ) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execvp(path: *const c_char, arguments: List) -> c_int {
-    // SAFETY: the contract of execvp(3).
+    // SAFETY: the caller keeps the contract of execvp(3).
     unsafe { execvpe(path, arguments, environ) }
 }
 
-/// A child that shares its parent's memory until it executes must not be traced in signal modes. It would stop at the
-/// trap's signal until its parent lets it continue, but the parent does not run before the child executes. So the child
-/// ends here with a message.
+/// Refuses one case in signal modes: a child that shares its parent's memory until it executes (`vfork`) asks to be
+/// traced. At the trap's signal, such a child would stop until its parent continues it. But the parent does not run
+/// before the child executes. So the child ends here with a message.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ptrace(request: c_uint, process: pid_t, addr: *mut c_void, data: *mut c_void) -> c_long {
     type Call = unsafe extern "C-unwind" fn(c_uint, pid_t, *mut c_void, *mut c_void) -> c_long;
@@ -203,14 +209,14 @@ unsafe extern "C-unwind" fn ptrace(request: c_uint, process: pid_t, addr: *mut c
         say(format_args!(
             "hanare: a child that shares far memory cannot be traced where the trap is a signal; run debuggers with --mode thread\n"
         ));
-        // SAFETY: ends the child at once. Its parent goes on.
+        // SAFETY: `_exit` ends the child at once, and the parent continues.
         unsafe { libc::_exit(125) };
     }
-    // SAFETY: the C library's function of this type, with the caller's arguments.
+    // SAFETY: `call` is the C library's function of this type. Its arguments are the caller's.
     unsafe { transmute::<*mut c_void, Call>(call)(request, process, addr, data) }
 }
 
-/// Interposes a call with a variable number of arguments, which only C can read.
+/// Interposes a call with a variable number of arguments by a jump to C code, because only C code can read them.
 macro_rules! variadic {
     ($name:ident, $counted:ident) => {
         #[unsafe(naked)]
@@ -233,11 +239,11 @@ variadic!(execle, hanare_execle);
 
 type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
 
-/// Until it executes, the child shares this memory with every signal blocked, so it cannot trap. All that it reads must
-/// be near, including the attributes.
+/// Starts a program. Until the child executes, it shares this memory with every signal blocked, so it cannot resolve
+/// faults. All memory that the child reads must be near, including the attributes.
 ///
 /// # Safety
-/// The contract of posix_spawn(3).
+/// The caller keeps the contract of posix_spawn(3).
 unsafe fn spawn(
     real: &real::Real,
     process: *mut pid_t,
@@ -248,12 +254,12 @@ unsafe fn spawn(
     environment: List,
 ) -> c_int {
     let Some(call) = real.get() else { return libc::ENOSYS };
-    // SAFETY: the caller's promise, and the C library's function of this type.
+    // SAFETY: the caller keeps the contract of posix_spawn(3), and `call` is the C library's function of this type.
     unsafe {
         let carried = Carried::new(environment);
         let environment = carried.as_ref().map_or(environment, Carried::list);
         let (path, arguments, environment) = (text(path), Strings::new(arguments), Strings::new(environment));
-        // The C library writes here with signals blocked.
+        // The C library writes the child's number to `process` with signals blocked, so `process` must be near too.
         let process: Near<'_> = filled(process);
         let actions: Near<'_> = given(actions.cast::<libc::posix_spawn_file_actions_t>());
         let attributes: Near<'_> = given(attributes.cast::<libc::posix_spawnattr_t>());
@@ -277,7 +283,7 @@ unsafe extern "C-unwind" fn posix_spawn(
     arguments: List,
     environment: List,
 ) -> c_int {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller keeps the contract of `posix_spawn`.
     unsafe { spawn(&real::posix_spawn, process, path, actions, attributes, arguments, environment) }
 }
 
@@ -290,6 +296,6 @@ unsafe extern "C-unwind" fn posix_spawnp(
     arguments: List,
     environment: List,
 ) -> c_int {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller keeps the contract of `posix_spawnp`.
     unsafe { spawn(&real::posix_spawnp, process, path, actions, attributes, arguments, environment) }
 }

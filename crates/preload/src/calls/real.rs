@@ -1,4 +1,4 @@
-//! The C library's own functions behind the interposed ones.
+//! The C library's own functions, which the interposed calls use.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
@@ -15,22 +15,22 @@ impl Real {
         Real { name, found: AtomicPtr::new(null_mut()) }
     }
 
-    /// Its address; `None` if this C library does not have it.
+    /// Returns the function's address, or `None` if this C library does not have the function.
     #[inline]
     pub(crate) fn get(&self) -> Option<*mut c_void> {
         let found = self.found.load(Ordering::Acquire);
         if found.is_null() { self.look_up() } else { Some(found) }
     }
 
-    /// Its address, if it was looked up before. This never looks it up: in a forked child, a lookup could wait for a
-    /// lock that no thread of the child will release.
+    /// Returns the function's address if it was looked up before, else `None`. In a forked child, a lookup could wait
+    /// for a lock that no thread of the child will release.
     pub(crate) fn known(&self) -> Option<*mut c_void> {
         Some(self.found.load(Ordering::Acquire)).filter(|found| !found.is_null())
     }
 
     #[cold]
     fn look_up(&self) -> Option<*mut c_void> {
-        // SAFETY: a plain symbol lookup with a terminated name.
+        // SAFETY: `dlsym` only needs a terminated name, and the name is a C string literal.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.found.store(found, Ordering::Release);
         (!found.is_null()).then_some(found)
@@ -49,8 +49,8 @@ macro_rules! reals {
             };
         )*
 
-        /// Looks up all functions. Call it before the engine starts, because resolving a fault must not need a symbol
-        /// lookup.
+        /// Looks up all functions. Must be called before the engine starts, because resolving a fault must not need a
+        /// symbol lookup.
         pub(crate) fn resolve() {
             $( $name.look_up(); )*
         }

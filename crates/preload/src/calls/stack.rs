@@ -1,5 +1,6 @@
-//! Alternate signal stacks. The kernel writes a trap's frame there before any handler runs, so a far stack is replaced
-//! for good by near memory of the same size. The program still sees the stack that it gave.
+//! Alternate signal stacks. The kernel writes a trap's frame to the signal stack before any handler runs, so the stack
+//! must be near. A far stack is replaced for good by near memory of the same size. The program still sees the stack
+//! that it set.
 
 use std::ffi::c_int;
 use std::mem::transmute;
@@ -11,11 +12,11 @@ use super::near::{filled, is_far, kernel_is_blind};
 use super::real;
 use crate::answer::{kernel, set_errno};
 
-/// Most stacks replaced. Further ones fail with `ENOMEM`.
+/// Most far stacks that are replaced. For further far stacks, `sigaltstack` fails with `ENOMEM`.
 const STACKS_MAX: usize = 256;
 
 struct Replaced {
-    /// The address that the program gave; 0 for a free entry.
+    /// The address that the program gave; 0 if this entry is free.
     far: AtomicUsize,
     near: AtomicUsize,
     len: AtomicUsize,
@@ -24,8 +25,8 @@ struct Replaced {
 static REPLACED: [Replaced; STACKS_MAX] =
     [const { Replaced { far: AtomicUsize::new(0), near: AtomicUsize::new(0), len: AtomicUsize::new(0) } }; STACKS_MAX];
 
-/// The near memory for a far stack, always the same for the same stack. A stack belongs to one thread, so no two
-/// threads call this with the same one.
+/// Returns the near memory for a far stack: always the same memory for the same stack. A stack belongs to one thread,
+/// so no two threads call this function with the same stack.
 fn near_stack(far: usize, len: usize) -> Option<usize> {
     let known =
         |entry: &&Replaced| entry.far.load(Ordering::Acquire) == far && entry.len.load(Ordering::Acquire) == len;
@@ -33,11 +34,11 @@ fn near_stack(far: usize, len: usize) -> Option<usize> {
         return Some(entry.near.load(Ordering::Acquire)).filter(|&near| near != 0);
     }
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK);
-    // SAFETY: a fresh mapping at a place of the kernel's choice.
+    // SAFETY: the kernel chooses a free address, so the new mapping replaces no other mapping.
     let near = unsafe { kernel(libc::SYS_mmap, [0, len, prot as usize, flags as usize, usize::MAX, 0]) }.ok()?;
     let free = |entry: &&Replaced| entry.far.compare_exchange(0, far, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     let Some(entry) = REPLACED.iter().find(free) else {
-        // SAFETY: mapped just now.
+        // SAFETY: this function has just mapped this memory, and nobody uses it.
         let _ = unsafe { kernel(libc::SYS_munmap, [near, len, 0, 0, 0, 0]) };
         return None;
     };
@@ -53,13 +54,13 @@ unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack_t) 
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: the C library's function of this type.
+    // SAFETY: `call` is the C library's function of this name, which has this type.
     let call = unsafe { transmute::<*mut std::ffi::c_void, Call>(call) };
     if !kernel_is_blind() {
-        // SAFETY: the caller's arguments.
+        // SAFETY: the arguments are the caller's, who keeps the contract of the call.
         return unsafe { call(new, old) };
     }
-    // SAFETY: the contract of sigaltstack(2).
+    // SAFETY: the caller keeps the contract of sigaltstack(2).
     let (mut wanted, told) = unsafe { (new.as_ref().copied(), filled(old)) };
     if let Some(stack) = wanted.as_mut().filter(|stack| is_far(stack.ss_sp, stack.ss_size)) {
         let Some(near) = near_stack(stack.ss_sp as usize, stack.ss_size) else {
@@ -70,10 +71,10 @@ unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack_t) 
     }
     let new = wanted.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let told = told.pointer().cast::<stack_t>();
-    // SAFETY: each pointer is null or near.
+    // SAFETY: `new` and `told` are each null or near and valid.
     let answer = unsafe { call(new, told) };
     if answer == 0 && !told.is_null() {
-        // SAFETY: filled by the call.
+        // SAFETY: `told` is not null, and the successful call has filled it.
         let stack = unsafe { &mut *told };
         let same = |entry: &&Replaced| entry.near.load(Ordering::Acquire) == stack.ss_sp as usize;
         if let Some(entry) = REPLACED.iter().find(same).filter(|_| !stack.ss_sp.is_null()) {

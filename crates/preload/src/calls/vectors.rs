@@ -1,4 +1,4 @@
-//! The buffers of a vectored call as one row of bytes.
+//! The buffers of a vectored call (such as readv), treated as one row of bytes.
 
 use hanare::far;
 use hanare_sys::copy;
@@ -9,23 +9,23 @@ use super::near::is_far;
 /// Most buffers of a call: the kernel's limit.
 const BUFFERS_MAX: usize = 1024;
 
-/// A position in the row.
+/// A position in the row of bytes.
 pub(crate) struct Vectors {
     next: *const iovec,
     left: usize,
-    /// Bytes already passed in the buffer at `next`.
+    /// Bytes of the buffer at `next` that are already used.
     passed: usize,
 }
 
 impl Vectors {
     /// # Safety
-    /// `vectors` is valid for `count` buffers, which are valid while this lives.
+    /// `vectors` is valid for `count` buffers. The table and the buffers stay valid as long as the `Vectors` exists.
     pub(crate) unsafe fn new(vectors: *const iovec, count: usize) -> Vectors {
         Vectors { next: vectors, left: count, passed: 0 }
     }
 
-    /// Bytes in all buffers, if any buffer or the table is far. `None` if all are near, or if the kernel will refuse
-    /// the call.
+    /// Returns the bytes in all buffers, if any buffer or the table is far. Returns `None` if all are near, or if the
+    /// kernel will refuse the call.
     pub(crate) fn far_bytes(&self) -> Option<usize> {
         if self.left > BUFFERS_MAX {
             return None;
@@ -41,14 +41,15 @@ impl Vectors {
         any.then_some(total)
     }
 
-    /// How many of the next `len` bytes come before the first that the program itself may not read, or write.
+    /// Returns how many of the next `len` bytes are before the first that the program may not read, or write if
+    /// `writes`.
     ///
     /// # Safety
     /// The row has `len` bytes left.
     pub(crate) unsafe fn open_bytes(&self, len: usize, writes: bool) -> usize {
         let (mut next, mut passed, mut open) = (self.next, self.passed, 0);
         while open < len {
-            // SAFETY: bytes are left, so there is a buffer.
+            // SAFETY: fewer than `len` bytes are counted and the row has `len` bytes, so a further buffer exists.
             let buffer = unsafe { next.read() };
             let piece = (buffer.iov_len - passed).min(len - open);
             let start = buffer.iov_base as usize + passed;
@@ -57,30 +58,32 @@ impl Vectors {
             if reached < piece {
                 break;
             }
-            // SAFETY: at most one past the last buffer.
+            // SAFETY: the pointer moves at most one past the last buffer.
             next = unsafe { next.add(1) };
             passed = 0;
         }
         open
     }
 
-    /// Moves the next `len` bytes to or from near memory. Calls `transfer(of the row, near, bytes)` for each piece.
+    /// Moves the next `len` bytes to or from near memory. Calls `transfer(address in the row, near address, bytes)` for
+    /// each piece.
     ///
     /// # Safety
     /// The row and `near` each have `len` bytes left.
     unsafe fn each(&mut self, near: *mut u8, len: usize, transfer: impl Fn(*mut u8, *mut u8, usize)) {
         let mut done = 0;
         while done < len && self.left > 0 {
-            // SAFETY: there is a buffer left.
+            // SAFETY: `self.left` is above 0, so `next` points to a valid buffer.
             let buffer = unsafe { self.next.read() };
             let piece = (buffer.iov_len - self.passed).min(len - done);
-            // SAFETY: inside the buffer and inside the near memory.
+            // SAFETY: both addresses are inside their memory: `passed` is at most the buffer's length, and `done` is
+            // below `len`.
             let (far, near) = unsafe { (buffer.iov_base.cast::<u8>().add(self.passed), near.add(done)) };
             transfer(far, near, piece);
             done += piece;
             self.passed += piece;
             if self.passed == buffer.iov_len {
-                // SAFETY: at most one past the last buffer.
+                // SAFETY: the pointer moves at most one past the last buffer.
                 self.next = unsafe { self.next.add(1) };
                 self.left -= 1;
                 self.passed = 0;
@@ -88,21 +91,23 @@ impl Vectors {
         }
     }
 
-    /// Copies the next `len` bytes out of the row.
+    /// Copies the next `len` bytes of the row to `to`.
     ///
     /// # Safety
     /// The row has `len` bytes left, and `to` has room for them.
     pub(crate) unsafe fn gather(&mut self, to: *mut u8, len: usize) {
-        // SAFETY: the caller keeps the same promise. The two do not overlap.
+        // SAFETY: the caller guarantees that both have `len` bytes. `to` is near memory of the caller, so they do not
+        // overlap.
         unsafe { self.each(to, len, |far, near, piece| copy::copy(far, near, piece)) }
     }
 
-    /// Copies `len` bytes into the row.
+    /// Copies `len` bytes from `from` into the row.
     ///
     /// # Safety
-    /// The row has room for `len` bytes, and `from` has them.
+    /// The row has room for `len` bytes, and `from` has `len` bytes.
     pub(crate) unsafe fn scatter(&mut self, from: *const u8, len: usize) {
-        // SAFETY: the caller keeps the same promise. The two do not overlap.
+        // SAFETY: the caller guarantees that both have `len` bytes. `from` is near memory of the caller, so they do not
+        // overlap.
         unsafe { self.each(from.cast_mut(), len, |far, near, piece| copy::copy(near, far, piece)) }
     }
 }

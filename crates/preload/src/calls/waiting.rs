@@ -18,7 +18,7 @@ fn events(count: c_int) -> usize {
     usize::try_from(count).unwrap_or(0)
 }
 
-/// The kernel reads and writes whole words of the descriptor set.
+/// Returns the bytes of a descriptor set, because the kernel reads and writes whole words of the set.
 fn set_bytes(count: c_int) -> usize {
     let bits = c_ulong::BITS as usize;
     usize::try_from(count).unwrap_or(0).div_ceil(bits) * size_of::<c_ulong>()
@@ -113,7 +113,7 @@ wrap! {
     getentropy(to: *mut u8, len: size_t) -> c_int { to = filled_bytes(to, len) }
 }
 
-// `given_bytes` handles sets whose length the caller gives.
+// The caller gives the length of these sets.
 wrap! {
     sched_getaffinity(process: pid_t, len: size_t, set: *mut libc::cpu_set_t) -> c_int { set = filled_bytes(set, len) }
     sched_setaffinity(process: pid_t, len: size_t, set: *const libc::cpu_set_t) -> c_int { set = given_bytes(set, len) }
@@ -135,23 +135,24 @@ struct Event {
 
 const _: () = assert!(size_of::<Event>() == size_of::<libc::sigevent>());
 
-/// The function that a timer calls.
+/// The program's function for a timer, with the value that the function gets.
 struct Callback {
     function: unsafe extern "C" fn(usize),
     value: usize,
 }
 
-/// The C library calls back in a thread with every signal blocked, where an access to far memory could not trap. So
-/// this function unblocks the trap first.
+/// Calls the program's function for a timer. The C library runs this function in a thread with every signal blocked. So
+/// this function unblocks the trap's signal first: else the kernel would kill the process at a fault.
 unsafe extern "C" fn call_back(callback: usize) {
     crate::signals::unblock_trap();
-    // SAFETY: `timer_create` made it for this call, and it is never freed.
+    // SAFETY: `callback` is the address of a `Callback` that `timer_create` made and that is never freed.
     let callback = unsafe { &*(callback as *const Callback) };
-    // SAFETY: the program's function with its value.
+    // SAFETY: the function and its value are those that the program passed to `timer_create`.
     unsafe { (callback.function)(callback.value) }
 }
 
-/// A timer with a callback keeps some bytes for good: the C library may call back after the timer was deleted.
+/// Creates a timer. A timer with a callback keeps some bytes for good, because the C library may call back after the
+/// timer is deleted.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn timer_create(clock: clockid_t, event: *mut Event, timer: *mut libc::timer_t) -> c_int {
     type Call = unsafe extern "C-unwind" fn(clockid_t, *mut Event, *mut libc::timer_t) -> c_int;
@@ -159,19 +160,19 @@ unsafe extern "C-unwind" fn timer_create(clock: clockid_t, event: *mut Event, ti
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: the C library's function of this type.
+    // SAFETY: `call` is the C library's function of this name, which has this type.
     let call = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Call>(call) };
     if !kernel_is_blind() || event.is_null() {
-        // SAFETY: the caller's arguments.
+        // SAFETY: the arguments are the caller's, who keeps the contract of the call.
         return unsafe { call(clock, event, timer) };
     }
-    // SAFETY: the contract of timer_create(2): a valid event, and a variable for the timer.
+    // SAFETY: by the contract of timer_create(2), `event` is valid, and `timer` is valid for writing.
     let (mut event, mut near) = unsafe { (event.read_unaligned(), filled(timer)) };
     if let (libc::SIGEV_THREAD, Some(function)) = (event.notify, event.function) {
         event.value = Box::into_raw(Box::new(Callback { function, value: event.value })) as usize;
         event.function = Some(call_back);
     }
-    // SAFETY: near copies.
+    // SAFETY: `event` and `near` are near and valid during the call.
     let answer = unsafe { call(clock, &raw mut event, near.pointer().cast()) };
     near.settle(answer.into());
     answer
