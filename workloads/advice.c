@@ -1,7 +1,7 @@
 /* advice
  *
- * Every advice of madvise, and mseal, on a large mapping that was not used for long. Each either has its effect, which
- * is checked, or is refused. A refusal changes nothing. A child forked afterwards has the parent's words. */
+ * Gives every advice of madvise, and mseal, on a large mapping that was not used for long. Each advice has its effect,
+ * which is checked, or is refused. A refusal changes nothing. A child forked afterwards has the parent's words. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <signal.h>
@@ -36,7 +36,8 @@ static int by_function(void *start, size_t len, int advice) { return madvise(sta
 
 static int by_number(void *start, size_t len, int advice) { return (int)syscall(SYS_madvise, start, len, advice); }
 
-/* This process, by a descriptor: the kernel takes every advice from the process itself since 6.13. */
+/* Gives an advice to this process itself, by its pidfd. Since Linux 6.13, the kernel accepts every advice in
+ * this way. */
 static int by_process(void *start, size_t len, int advice) {
     int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
     CALL(self >= 0);
@@ -54,7 +55,7 @@ static void away(void) {
         sweep[i]++;
 }
 
-/* The next part of the area, which holds its own words and is long unused. */
+/* Returns the next part of the area. The part holds its own words and was not used for long. */
 static uint64_t *next_part(void) {
     uint64_t *part = (uint64_t *)(area + parts * PART);
     fill_words(part, WORDS, 1, parts * WORDS);
@@ -69,7 +70,8 @@ static void check_part(uint64_t *part, const char *when) {
 
 enum found { ENDED, ZEROES, SAME };
 
-/* Forks a child that reads a part. Returns whether it was ended by a signal, or found zeroes or the parent's words. */
+/* Forks a child that reads a part. Returns whether the child was ended by a signal, or found zeroes or the parent's
+ * words. */
 static enum found in_child(uint64_t *part, const char *what) {
     fflush(stdout);
     pid_t child = fork();
@@ -94,7 +96,7 @@ static enum found in_child(uint64_t *part, const char *what) {
 
 typedef int advisor(void *, size_t, int);
 
-/* Advice that keeps contents. Where it may be refused that is by one of two errors. */
+/* Checks an advice that keeps the contents. If the advice may be refused, it must fail with `refusal` or EINVAL. */
 static void keeps(advisor *advise, int advice, int refusal, const char *name) {
     uint64_t *part = next_part();
     int answer = advise(part, PART, advice);
@@ -165,7 +167,8 @@ static size_t resident(void *start, size_t len) {
     return count;
 }
 
-/* Populating returns when the pages are there, and refuses what must not be accessed. */
+/* Checks that populating returns only when the pages are present, and that it refuses memory that must not be
+ * accessed. */
 static void populates(advisor *advise) {
     uint64_t *part = next_part();
     CALL(advise(part, PART, MADV_POPULATE_READ) == 0);
@@ -219,7 +222,7 @@ static void all(advisor *advise) {
     uint64_t *part = next_part();
     REQUIRE(advise(part, PART, MADV_REMOVE) == -1 && errno == EINVAL, "MADV_REMOVE: %s", strerror(errno));
     REQUIRE(advise(part, PART, MADV_UNKNOWN) == -1 && errno == EINVAL, "unknown advice: %s", strerror(errno));
-    /* Natively these poison the machine's memory. */
+    /* Without Hanare, these advices poison the machine's memory, so they are tested only under Hanare. */
     if (getenv("HANARE_LOCAL"))
         for (int advice = MADV_HWPOISON; advice <= MADV_SOFT_OFFLINE; advice++)
             REQUIRE(advise(part, PART, advice) == -1 && (errno == EINVAL || errno == EPERM), "advice %d: %s", advice,
@@ -239,7 +242,7 @@ static void seals(void) {
     check_part(part, "after mseal and fork");
 }
 
-/* The calls that manage memory mean the same by number. */
+/* Checks that the calls that manage memory have the same effect if they are made by number. */
 static void numbers(void) {
     uint64_t *part = next_part();
     CALL(syscall(SYS_mprotect, part, PART, (long)PROT_READ) == 0);

@@ -1,7 +1,8 @@
 /* allocator LIBRARY [SIZE]
  *
- * Blocks of all sizes from an allocator in a separate library that takes its memory by mmap (or the break): SIZE (64M)
- * live at a time, replaced at random, every word checked. Exit code 3 when the library cannot be loaded. */
+ * Uses blocks of all sizes from an allocator in a separate library, which gets its memory by mmap or the break. SIZE
+ * (64M) bytes are allocated at a time. Blocks are replaced at random, and every word is checked. The exit code is 3 if
+ * the library cannot be loaded. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <dlfcn.h>

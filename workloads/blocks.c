@@ -1,11 +1,12 @@
 /* blocks [well|many SIZE|forked|MISTAKE] [options of dlm_startup]
  *
- * The blocks of dlm_alloc and its relatives. `well` allocates, resizes and frees blocks of every size, mostly without
- * accessing them. It checks their properties, and that neither allocating nor freeing caused a fault: all metadata is
- * near, and no far page is accessed. `many` fills SIZE (1G) with a chain of blocks of 48 bytes, checks it and frees it.
- * `forked` forks before there is a block, and while threads allocate: children have blocks of their own, and none waits
- * for a lock of a thread that is gone. Each MISTAKE (early, double, double-large, double-late, stack, heap, inside,
- * inside-large, gone, realloc) is made once, and ends the program unless it goes unnoticed. */
+ * Uses the blocks of dlm_alloc and its relatives. `well` allocates, resizes and frees blocks of every size, mostly
+ * without accessing them. It checks the blocks' properties, and that neither allocating nor freeing causes a fault:
+ * all metadata is near (never evicted), and no far page is accessed. `many` fills SIZE (1G) with a chain of blocks of
+ * 48 bytes, checks the chain and frees it. `forked` forks before there is a block, and again while threads allocate.
+ * Children have blocks of their own, and none waits for a lock of a thread that is gone. Each MISTAKE (early, double,
+ * double-large, double-late, stack, heap, inside, inside-large, gone, realloc) is made once. It ends the program,
+ * unless it is not noticed. */
 #define _GNU_SOURCE
 #include "../include/dlmm.h"
 #include "check.h"
@@ -38,9 +39,9 @@ static size_t size_of(uint64_t number) {
     return (drawn >> 20) % most[drawn % 1000 == 999 ? 6 : kind == 6 ? 5 : kind] + 1;
 }
 
-/* Every other block is freed, and allocated again, and in the end all: no fault. */
+/* Frees every other block, allocates these blocks again, and frees all blocks. None of this may cause a fault. */
 static void untouched(void) {
-    /* Near, whatever of the program is far. */
+    /* This memory is near, even if all other memory of the program is far. */
     char **blocks = mmap(NULL, BLOCKS * sizeof *blocks, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CALL(blocks != MAP_FAILED);
     uint64_t before = faults();
@@ -62,7 +63,7 @@ static void untouched(void) {
             (unsigned long long)(after - before));
 }
 
-/* Blocks do not overlap, and keep their bytes when they are resized. */
+/* Checks that blocks do not overlap, and that they keep their bytes when they are resized. */
 static void *kept(void *argument) {
     enum { HELD = 64 };
     unsigned char *held[HELD] = {0};

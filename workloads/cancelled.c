@@ -22,7 +22,7 @@ static size_t far_len = 24 * MIB;
 static int nothing[2], sink;
 static atomic_int cleanups, destroyed, begun;
 
-/* Only the thread that is cancelled uses this part. */
+/* Returns an address in the part of the array that only the cancelled thread uses. */
 static char *place(size_t at) {
     return far_bytes + at * 64 * 1024;
 }

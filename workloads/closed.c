@@ -1,7 +1,7 @@
 /* closed [SIZE] [THREADS] [ROUNDS]
  *
- * Each thread closes single pages of its own array (SIZE, 16M) to writes, as garbage collectors and debuggers do, and
- * reads others. All pages keep their words, however often they are evicted. */
+ * Each thread write-protects single pages of its own array (SIZE, 16M), as garbage collectors and debuggers do, and
+ * reads other pages. All pages keep their words, however often they are evicted. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>

@@ -1,18 +1,18 @@
 /* descriptors SIZE HOW
  *
- * Fills an array and closes every descriptor but the standard streams in the way HOW, as daemons and programs that
- * start others do. Then checks and changes every word of the array twice. The descriptors that it opens must have the
- * lowest free numbers, and work. HOW is
- *   range, from, loop, dup2, dup3, number, proc: the call that closes, or puts another in the place of, each descriptor;
- *   child, daemon: a forked child closes them, and goes on with the array beside its parent;
- *   exec: forked children close them and execute /bin/true;
- *   lower: the limit on descriptors is lowered below all that are open but the standard streams, then as in `range`;
- *   full: all descriptors are used up before the array is used, and given back for nothing;
- *   full-fork: the same, and a fork either fails or makes a child that has the array;
+ * Fills an array and closes every descriptor except the standard streams in the way HOW, as daemons and programs that
+ * start other programs do. Then checks and changes every word of the array twice. The descriptors that it opens must
+ * have the lowest free numbers, and work. HOW is one of these:
+ *   range, from, loop, dup2, dup3, number, proc: the call that closes each descriptor, or replaces it by another;
+ *   child, daemon: a forked child closes the descriptors, and both the child and its parent continue to use the array;
+ *   exec: forked children close the descriptors and execute /bin/true;
+ *   lower: the limit on descriptors is lowered below all open ones except the standard streams; then as in `range`;
+ *   full: all descriptors are used up before the array is used, and closed afterwards;
+ *   full-fork: as in `full`, and a fork either fails or makes a child that has the array;
  *   full-first: all descriptors are used up before the array is allocated;
- *   soft-first: the same, up to a limit that may be raised;
+ *   soft-first: as in `full-first`, up to a limit that may be raised;
  *   raw: the call is made without the C library;
- *   raw-trap: so is the closing of userfaultfds alone. */
+ *   raw-trap: only userfaultfds are closed, without the C library. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <dirent.h>
@@ -99,7 +99,7 @@ static void close_all(const char *how) {
     }
 }
 
-/* Three files that the program opens are 3, 4 and 5, and hold what is written to them. */
+/* Opens three files. They must get the descriptors 3, 4 and 5, and hold what is written to them. */
 static void use_files(void) {
     for (int fd = 3; fd < 6; fd++) {
         int got = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600), found = 0;
@@ -120,7 +120,7 @@ static void use_words(const char *when) {
     check_words(words, total, seed, 0, when);
 }
 
-/* The child's end: 0 when it went well. */
+/* Waits for a child. Its exit code must be 0. */
 static void wait_for(pid_t child) {
     int status;
     CALL(child > 0 && waitpid(child, &status, 0) == child);
@@ -190,7 +190,7 @@ static void with_none_left(const char *how) {
         }
         if (child > 0)
             wait_for(child);
-        /* With some given back there is a child. */
+        /* With some descriptors free again, a fork succeeds. */
         while (count > 128)
             close(taken[--count]);
         in_child("range");

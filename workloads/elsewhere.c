@@ -1,9 +1,10 @@
 /* elsewhere WAY [SIZE]
  *
- * A process leaves its original environment and then forks (WAY chroot, mounts, noproc), or is forked and then leaves
- * it (chroot-child, mounts-child, noproc-child). It changes its root, mounts over /tmp and /dev in a mount namespace of
- * its own, or unmounts /proc there. The child has the parent's SIZE (16M) of words, writes its own and allocates more,
- * and neither sees the other's writes. Prints `skip` where this user may not do that. */
+ * With WAY chroot, mounts or noproc, a process leaves its original environment and then forks. With chroot-child,
+ * mounts-child or noproc-child, the process forks first, and the child leaves the environment. To leave it, the
+ * process changes its root, mounts over /tmp and /dev in a mount namespace of its own, or unmounts /proc in such a
+ * namespace. The child has the parent's SIZE (16M) of words, writes its own words and allocates more memory. Neither
+ * process sees the other's writes. Prints `skip` if this user may not do that. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <sched.h>
@@ -19,7 +20,7 @@ static void leave(const char *way) {
     char root[] = "/tmp/hXXXXXX";
     if (strncmp(way, "chroot", 6) == 0) {
         CALL(mkdtemp(root) && chdir(root) == 0 && rmdir(root) == 0);
-        /* The folder is gone, and so is every name in it. */
+        /* The folder is removed, so no name in it can be found. */
         if (chroot(".") != 0) {
             puts("skip");
             _Exit(0);

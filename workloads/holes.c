@@ -10,7 +10,7 @@
 
 #define BLOCK (512 * PAGE)
 #define PAGE_WORDS (PAGE / sizeof(uint64_t))
-/* Distance in pages between the written page and those that are discarded: about the size of local memory. */
+/* Distance between the written page and the discarded pages, in pages. It is about the size of local memory. */
 #define BEHIND_MIN 200
 #define BEHIND_MAX 1100
 
@@ -32,7 +32,7 @@ static void pairs(size_t size) {
     char *space = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CALL(space != MAP_FAILED);
     for (size_t round = 0; round < rounds; round++) {
-        /* All first pages are away when the second ones are written. */
+        /* All first pages are evicted when the second pages are written. */
         for (size_t n = 0; n < count; n++)
             fill_words((uint64_t *)(space + n * BLOCK), PAGE_WORDS, round, n * PAGE_WORDS);
         size_t given = 0, behind = BEHIND_MIN + (BEHIND_MAX - BEHIND_MIN) * round / rounds;

@@ -1,10 +1,10 @@
 /* is [SIZE_MB] [SEED]
  *
- * Ranks integer keys by counting within buckets, several times, as NPB IS does. Keys are read from front to back and
- * distributed to the buckets. The middle ones are the fullest.
+ * Ranks integer keys several times by counting within buckets, as NPB IS does. The keys are read from front to back
+ * and distributed to the buckets. The buckets in the middle are the fullest.
  *
- * At the end the keys are ordered by their ranks; they must ascend and be the original keys. In every round two keys
- * change. In the last round their ranks are compared with a plain count of smaller keys. */
+ * At the end the keys are ordered by their ranks. They must ascend and be the original keys. In every round two keys
+ * change. In the last round, the ranks of these two keys are compared with a plain count of smaller keys. */
 #include "kernel.h"
 
 #define ROUNDS 10
@@ -15,7 +15,7 @@ static uint32_t *keys, *dealt, *below; /* below[v]: how many keys are smaller th
 static size_t count, buckets;
 static uint32_t values;
 
-/* Two sums that identify a set of keys in any order. */
+/* Two sums that identify a set of keys, whatever its order is. */
 struct sums {
     uint64_t plain, scrambled;
 };
@@ -25,12 +25,12 @@ static void add(struct sums *sums, uint32_t key) {
     sums->scrambled += word(0, 0, key);
 }
 
-/* The mean of four random numbers, as in NPB. */
+/* Returns the mean of four random numbers, as in NPB. */
 static uint32_t random_key(uint64_t seed, size_t index) {
     uint64_t random = word(seed, 0, index), sum = 0;
     for (int n = 0; n < 4; n++)
         sum += random >> 16 * n & 0xffff;
-    /* Low bits from elsewhere, since there may be more values than sums. */
+    /* The low bits are drawn separately, because there may be more values than sums. */
     return (uint32_t)(((sum << 16) + (word(seed, 1, index) & 0xffff)) * values >> 34);
 }
 
@@ -57,7 +57,7 @@ static void rank(void) {
     }
     for (size_t i = 0; i < count; i++)
         dealt[next[keys[i] / width]++] = keys[i];
-    /* next[b] is the end of bucket b now, hence the start of b + 1. */
+    /* next[b] is now the end of bucket b, which is the start of bucket b + 1. */
     for (size_t b = 0; b < buckets; b++) {
         size_t first = b * width, end = first + width < values ? first + width : values;
         if (first >= end)
@@ -90,7 +90,7 @@ static void check_rank_of_changed(int round) {
     }
 }
 
-/* Sorts by rank; the sums of the keys on the way. */
+/* Orders the keys by their ranks. Returns the sums of the keys that it saw. */
 static struct sums sort(void) {
     struct sums sums = {0};
     for (size_t i = 0; i < count; i++) {
@@ -107,7 +107,8 @@ int main(int argc, char **argv) {
     count = arguments.bytes / (8 * KEYS_PER_VALUE + 4) * KEYS_PER_VALUE;
     REQUIRE(count < UINT32_MAX, "%zu keys are too many", count);
     values = (uint32_t)(count / KEYS_PER_VALUE);
-    /* One bucket for eight pages of 64K. Then the ends of all buckets fit into a quarter of the pages. */
+    /* There is one bucket for eight pages of 64K. So the pages at the ends of all buckets are a quarter of the pages
+     * at most. */
     for (buckets = 4; buckets < BUCKETS_MAX && buckets * 2 <= arguments.bytes / (512 * 1024);)
         buckets *= 2;
     keys = array(count, sizeof *keys);

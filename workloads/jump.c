@@ -1,5 +1,5 @@
-/* jump: a call into far memory, which is not executable, raises SIGSEGV at that address, and the program's own handler
- * runs. Without a handler the same call ends the program. Exit code by the shell: 139. */
+/* jump: calls an address in far memory, which is not executable. The call raises SIGSEGV at that address, and the
+ * program's own handler runs. Without a handler, the same call ends the program. The shell's exit code is then 139. */
 #include "check.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* Common parts of the workloads for replacement policies: `PROGRAM [SIZE_MB] [SEED]`, large arrays, and values that can
- * be recomputed from their index, so that every result is compared with its expected value and not with itself. */
+/* Common parts of the workloads for replacement policies: `PROGRAM [SIZE_MB] [SEED]`. They use large arrays whose
+ * values can be computed from their index. So every result is compared with its expected value and not with itself. */
 #ifndef HANARE_WORKLOADS_KERNEL_H
 #define HANARE_WORKLOADS_KERNEL_H
 
@@ -32,14 +32,14 @@ static inline struct arguments parse_arguments(int argc, char **argv) {
     return (struct arguments){.bytes = megabytes * MIB, .seed = seed};
 }
 
-/* Memory for `count` elements of `size` bytes. */
+/* Allocates memory for `count` elements of `size` bytes. */
 static inline void *array(size_t count, size_t size) {
     void *start = malloc(count * size);
     CALL(start != NULL);
     return start;
 }
 
-/* A number in [0, 1) that belongs to an index. */
+/* Returns the number in [0, 1) that belongs to an index. */
 static inline double unit(uint64_t seed, uint64_t round, uint64_t index) {
     return (double)(word(seed, round, index) >> 11) * 0x1p-53;
 }
@@ -49,7 +49,7 @@ static inline uint64_t draw(uint64_t *state) {
     return word(*state, 0, 0);
 }
 
-/* The largest n with n * n * n <= count. */
+/* Returns the largest n with n * n * n <= count. */
 static inline size_t cube_side(size_t count) {
     size_t side = 1;
     while ((side + 1) * (side + 1) * (side + 1) <= count)

@@ -28,7 +28,7 @@ static int verify(const double *grid, long side, long iterations) {
     return same;
 }
 
-/* Each row at the rank that computes it, where rows are whole pages. */
+/* Places each row at the rank that computes it, if rows are whole pages. */
 static struct dsm_placement by_rows(long side) {
     static int owners[MAX_ROWS];
     size_t row = sizeof(double) * (size_t)side;
@@ -42,7 +42,7 @@ static struct dsm_placement by_rows(long side) {
         }
         owners[at] = (int)rank - 1;
     }
-    /* A neighbour's edge row is read whole. */
+    /* The whole edge row of a neighbour is read. */
     return dsm_whole_blocks(row, owners, (size_t)side);
 }
 

@@ -1,9 +1,9 @@
-/* Laplace's equation on a square of side x side points whose edge is fixed: the common part of the versions on shared
- * memory and on messages. */
+/* Laplace's equation on a square of side x side points with a fixed edge. This is the common part of the versions on
+ * shared memory and on messages. */
 #ifndef WORKLOADS_LAPLACE_H
 #define WORKLOADS_LAPLACE_H
 
-/* Edge rows differ, so that the interior changes in every iteration. */
+/* The value of a point on the edge. Rows differ at the edge, so the interior changes in every iteration. */
 static inline double edge(long row, long column, long side) {
     if (row == 0)
         return 100.0;
@@ -12,7 +12,7 @@ static inline double edge(long row, long column, long side) {
     return row == side - 1 || column == side - 1 ? 10.0 : 0.0;
 }
 
-/* Sets rows first to before end of a grid whose row 0 is at `grid`. */
+/* Sets the rows from `first` to before `end` of a grid. Row 0 is at `grid`. */
 static inline void fill(double *grid, long first, long end, long side) {
     for (long row = first; row < end; row++)
         for (long column = 0; column < side; column++)

@@ -1,5 +1,5 @@
-/* Calls of the C library that a program looks up only at run time. lookups.c loads this library so that its own
- * dependencies are searched first. */
+/* Calls of the C library that a program looks up only at run time. lookups.c loads this library in such a way that its
+ * own dependencies are searched first. */
 #include <stdlib.h>
 #include <unistd.h>
 

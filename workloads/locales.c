@@ -1,6 +1,6 @@
 /* locales [SIZE]
  *
- * Forks with a locale set and SIZE (16M) accessed since: threads that begin in the child read the locale's tables. */
+ * Sets a locale, accesses SIZE (16M) of memory, and forks. Threads that start in the child read the locale's tables. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <ctype.h>

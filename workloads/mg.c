@@ -1,11 +1,11 @@
 /* mg [SIZE_MB] [SEED]
  *
- * Multigrid V-cycles for the Poisson equation on a periodic box, as in NPB MG: sweeps over grids, each an eighth of the
- * previous one.
+ * Multigrid V-cycles for the Poisson equation on a periodic box, as in NPB MG: sweeps over grids, each an eighth of
+ * the previous one.
  *
- * The right-hand side is made from a random field as the solution, with which the result is compared up to its mean.
- * The residual must shrink to less than a third in every cycle. No operation changes the mean. So it still shows a word
- * lost early, whose trace later cycles would smooth away. */
+ * The right-hand side is computed from a random field, which is the solution. The result is compared with this field
+ * up to its mean. The residual must shrink to less than a third in every cycle. No operation changes the mean. So the
+ * mean shows a word that was lost early, even if later cycles smooth away all other traces of the loss. */
 #include "kernel.h"
 #include <math.h>
 
@@ -34,7 +34,8 @@ static double *row(const struct grid *grid, double *values, size_t i, size_t j) 
     return values + (i * grid->sides[1] + j) * grid->sides[2];
 }
 
-/* out = right - A in, where A is 6 times a cell less its six neighbours; the sum of squares of out. */
+/* Computes out = right - A in, where A is 6 times a cell minus its six neighbours. Returns the sum of squares of
+ * out. */
 static double residual(const struct grid *grid, double *in, double *right, double *out) {
     double squares = 0;
     size_t n0 = grid->sides[0], n1 = grid->sides[1], n2 = grid->sides[2];
@@ -61,7 +62,7 @@ static void smooth(struct grid *grid, int times) {
     }
 }
 
-/* The three fine indices around coarse index `i`; their weights are 1/2, 1, 1/2. */
+/* Computes the three fine indices around coarse index `i`. Their weights are 1/2, 1, 1/2. */
 static void around(size_t i, size_t fine_side, size_t indices[3]) {
     indices[0] = down(2 * i, fine_side);
     indices[1] = 2 * i;
@@ -70,7 +71,8 @@ static void around(size_t i, size_t fine_side, size_t indices[3]) {
 
 static const double weights[3] = {0.5, 1, 0.5};
 
-/* Right hand side of the coarse grid from the fine residual, its equations being of twice the width. */
+/* Computes the right-hand side of the coarse grid from the fine residual. The cells of the coarse grid are twice as
+ * wide. */
 static void restrict_to(struct grid *fine, struct grid *coarse) {
     size_t is[3], js[3], ks[3];
     for (size_t i = 0; i < coarse->sides[0]; i++)
@@ -128,7 +130,7 @@ static void make_grids(size_t bytes) {
     size_t cells = bytes / (3 * sizeof(double)) / 8 * 7, smallest[3] = {4, 4, 4};
     while (64 * ((size_t)8 << 3 * coarsest) <= cells && coarsest < LEVELS_MAX - 1)
         coarsest++;
-    /* Cells left after the last full doubling go to the first side. */
+    /* If the number of cells is no power of two, the first side gets the cells that are left. */
     while (16 * (smallest[0] + 1) << 3 * coarsest <= cells)
         smallest[0]++;
     for (int level = 0; level <= coarsest; level++) {

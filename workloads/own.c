@@ -1,7 +1,8 @@
 /* own
  *
- * Accesses to the program's own memory through the kernel, both unused for long and never used. process_vm_readv and
- * process_vm_writev read and write the right bytes. A file of that memory does so too, or reports that it cannot. */
+ * Accesses the program's own memory through the kernel. Some of this memory was not used for long, and some never.
+ * process_vm_readv and process_vm_writev read and write the right bytes. The memory's file does so, too, or reports an
+ * error. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -78,7 +79,7 @@ static void moves(mover *get, mover *put) {
     CALL(munmap(fresh, 4 * MIB) == 0);
 }
 
-/* From a file of the memory comes what is there, or an error. */
+/* Reads the memory's file. It must return the bytes of the memory, or an error. */
 static void file(const char *path) {
     int fd = open(path, O_RDWR);
     if (fd < 0) {

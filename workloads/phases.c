@@ -1,10 +1,10 @@
 /* A rank that is killed, or stopped for a while, in a given phase of a program on shared memory.
  *
- *     hanare launch -n 3 -- phases PHASE VICTIM kill|stop [SECONDS]
+ *   hanare launch -n 3 -- phases PHASE VICTIM kill|stop [SECONDS]
  *
  * PHASE is start, meet, barrier, lock, wait, transfer or shutdown. The victim is killed or stopped a little after the
- * phase begins. Another rank comes late, so that the phase lasts. A stopped rank continues after SECONDS, and so does
- * the job. */
+ * phase begins. Another rank arrives late, so that the phase lasts. A stopped rank continues after SECONDS, and the
+ * job continues, too. */
 #include <dsm.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,7 +25,8 @@ static void sleep_ms(long ms) {
         ;
 }
 
-/* Starts a child that waits for a byte from this process, and 300 ms later stops or kills this process. */
+/* Starts a child that waits for a byte from this process. 300 ms after the byte, the child stops or kills this
+ * process. */
 static void start_agent(int stops, int seconds) {
     int pipes[2];
     if (pipe(pipes))
@@ -48,7 +49,7 @@ static void start_agent(int stops, int seconds) {
     to_agent = pipes[1];
 }
 
-/* The phase begins in this rank: the victim's time runs, and a late rank is late. */
+/* Begins the phase in this rank. The victim's time starts, and a late rank sleeps first. */
 static void begin(const char *which) {
     if (strcmp(which, phase))
         return;
@@ -91,7 +92,7 @@ int main(int argc, char *argv[]) {
     begin("meet");
     dsm_startup(&argc, &argv);
     int ranks = dsm_size();
-    /* No page has its home at the rank that writes it. */
+    /* The home of each page is another rank than the rank that writes it. */
     int *pages = dsm_alloc(PAGES * 4096, dsm_cyclic(4096 * 2));
     begin("barrier");
     dsm_barrier();

@@ -20,7 +20,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
-/* Weak: without the library the program is built nevertheless, and runs with malloc or under `hanare run`. */
+/* The symbol is weak. So the program can be built without the library. It then runs with malloc or under `hanare
+ * run`. */
 #pragma weak dlm_startup
 #pragma weak dlm_shutdown
 #pragma weak dlm_alloc
@@ -47,7 +48,7 @@ static void replace(struct node *old, struct node *new) {
     new->parent = old->parent;
 }
 
-/* Moves `node` down to this side; its child of the other side takes its place. */
+/* Moves `node` down to this side. Its child of the other side gets its place. */
 static void rotate(struct node *node, int side) {
     struct node *child = node->sides[!side], *moved = child->sides[side];
     node->sides[!side] = moved;
@@ -58,7 +59,7 @@ static void rotate(struct node *node, int side) {
     node->parent = child;
 }
 
-/* Inserts a key in the node that is the next to be used, unless it is there already. */
+/* Inserts a key, using the node at the front of the free list. Does nothing if the key is in the tree. */
 static void insert(uint64_t key) {
     struct node *parent = &nil, *at = root;
     while (at != &nil) {
@@ -97,7 +98,7 @@ static void insert(uint64_t key) {
     root->red = 0;
 }
 
-/* One black node is missing above `node`. */
+/* Repairs the tree above `node`, where one black node is missing. */
 static void mend(struct node *node) {
     while (node != root && !node->red) {
         struct node *up = node->parent;
@@ -163,7 +164,7 @@ static void delete(struct node *node) {
     unused = node;
 }
 
-/* The node of the smallest key that is not below `key`. */
+/* Returns the node with the smallest key that is not below `key`. */
 static struct node *find_from(uint64_t key) {
     struct node *found = &nil;
     for (struct node *at = root; at != &nil;) {
@@ -174,7 +175,8 @@ static struct node *find_from(uint64_t key) {
     return found;
 }
 
-/* Checks the tree below `node`, whose keys lie in [low, high]; takes what it finds off the sums; the black height. */
+/* Checks the tree below `node`, whose keys lie in [low, high]. Subtracts the keys from the sums. Returns the black
+ * height. */
 static unsigned check(struct node *node, struct node *parent, uint64_t low, uint64_t high) {
     if (node == &nil)
         return 1;
@@ -256,7 +258,7 @@ static void release(struct node **nodes, size_t held) {
     free_s += now() - start;
 }
 
-/* Inserts CHANGES random numbers; the nodes of those that were there already are freed again. */
+/* Inserts CHANGES random numbers. If a number is in the tree already, frees its node again. */
 static void insert_some(uint64_t *state) {
     struct node *nodes[CHANGES];
     size_t left = 0;
@@ -280,7 +282,7 @@ static void insert_some(uint64_t *state) {
     release(nodes, left);
 }
 
-/* Deletes those of CHANGES random numbers that are there, and frees their nodes. */
+/* Draws CHANGES random numbers. Deletes those that are in the tree, and frees their nodes. */
 static void delete_some(uint64_t *state) {
     struct node *gone[CHANGES];
     size_t held = 0;
@@ -296,7 +298,7 @@ static void delete_some(uint64_t *state) {
     release(gone, held);
 }
 
-/* Every node's address in the order of the keys, in memory that is near whatever is far. */
+/* Collects every node's address in the order of the keys. The list is in near memory, which is never evicted. */
 static size_t collect(struct node **nodes) {
     size_t held = 0;
     for (struct node *at = root; at != &nil;) {
@@ -318,7 +320,7 @@ static size_t collect(struct node **nodes) {
     return held;
 }
 
-/* Touches twice the budget of other far memory, after which nothing else is local. */
+/* Accesses twice the budget of other far memory, so that all pages accessed before are evicted. */
 static void move_away(void) {
     struct dlm_stats stats;
     CALL(dlm_stats(&stats) == 0);

@@ -1,6 +1,6 @@
-/* robust: threads end while they hold robust mutexes in far memory, both plain and with priority inheritance. Others
- * wait for the mutexes or come later, also while their pages are evicted. The next owner gets the error, and the mutex
- * works again. */
+/* robust: threads end while they own robust mutexes in far memory, both plain mutexes and mutexes with priority
+ * inheritance. Other threads wait for the mutexes, or lock them later, also while the mutexes' pages are evicted. The
+ * next owner gets the error, and the mutex works again. */
 #include "check.h"
 
 #include <pthread.h>
@@ -21,7 +21,7 @@ static pthread_mutex_t *mutex(int number) {
     return (pthread_mutex_t *)(void *)(place + number * APART);
 }
 
-/* Accesses all pages of the array, which evicts others. */
+/* Accesses all pages of the array, so that other pages are evicted. */
 static void sweep(const char *when) {
     check_words(words, count, 9, 0, when);
 }

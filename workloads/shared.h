@@ -1,4 +1,4 @@
-/* Common parts of the workloads on shared memory: the clock, their options, and the counts of all ranks. */
+/* Common parts of the workloads on shared memory: the clock, the options, and the counts of all ranks. */
 #ifndef WORKLOADS_SHARED_H
 #define WORKLOADS_SHARED_H
 
@@ -14,7 +14,7 @@ static inline double seconds(void) {
     return now.tv_sec + now.tv_nsec * 1e-9;
 }
 
-/* The value of an option that is followed by one; its default when it is not given. */
+/* Returns the value that follows an option, or `otherwise` if the option is not given. */
 static inline long option(int argc, char *argv[], const char *name, long otherwise) {
     for (int i = 1; i + 1 < argc; i++)
         if (!strcmp(argv[i], name))
@@ -22,7 +22,7 @@ static inline long option(int argc, char *argv[], const char *name, long otherwi
     return otherwise;
 }
 
-/* Whether an option is given; with a value, whether it has that value. */
+/* Checks whether an option is given. If `value` is not NULL, the option must have that value. */
 static inline int given(int argc, char *argv[], const char *name, const char *value) {
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], name) && (!value || (i + 1 < argc && !strcmp(argv[i + 1], value))))
@@ -30,8 +30,8 @@ static inline int given(int argc, char *argv[], const char *name, const char *va
     return 0;
 }
 
-/* All ranks together: rank 0 prints the time and the sums of what all counted as one JSON object. `what` is a list of further
- * fields. */
+/* Called by all ranks. Rank 0 prints the time and the sums of the ranks' counts as one JSON object. `what` is a list
+ * of further fields. */
 static inline void print_counts(const char *what, double run_s) {
     struct dsm_stats mine;
     dsm_stats(&mine);
@@ -50,20 +50,21 @@ static inline void print_counts(const char *what, double run_s) {
     printf("}\n");
 }
 
-/* The exit code: says on rank 0 what came of the comparison. */
+/* Returns the exit code. On rank 0, prints the result of the comparison. */
 static inline int verdict(const char *program, int is_right) {
     fprintf(stderr, "%s: %s\n", program, is_right ? "verified" : "wrong");
     return !is_right;
 }
 
-/* The part of `count` things that is this rank's: from `first` to before `end`. The first ranks have the one more. */
+/* Computes this rank's part of `count` items, from `first` to before `end`. If the parts differ, the first ranks have
+ * one item more. */
 static inline void my_part(long count, long *first, long *end) {
     long each = count / dsm_size(), more = count % dsm_size(), rank = dsm_rank();
     *first = rank * each + (rank < more ? rank : more);
     *end = *first + each + (rank < more);
 }
 
-/* Random numbers that are a function of their place (SplitMix64). */
+/* Returns a random number that depends only on its place `x` (SplitMix64). */
 static inline uint64_t mix(uint64_t x) {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;

@@ -1,9 +1,9 @@
 /* sp [SIZE_MB] [SEED]
  *
- * Alternating directions, as in NPB SP. Every step computes a right-hand side of five components and then solves
+ * Alternating directions, as in NPB SP. Every step computes a right-hand side of five components. It then solves
  * tridiagonal systems along each of the three dimensions, over 18 arrays.
  *
- * The forcing is made from a random field as the solution, and the start is that field plus a constant for each
+ * The forcing is computed from a random field, which is the solution. The start is that field plus a constant for each
  * component. The operator maps constants to constants, so the error stays constant and shrinks by a known factor per
  * step. So the final value of every cell is known. */
 #include "kernel.h"
@@ -27,7 +27,7 @@ static double conduct(const struct direction *direction, size_t at, size_t posit
     return position == 0 || position == side ? 0 : direction->conduction[at];
 }
 
-/* The operator of one direction, applied to `values` at one cell. */
+/* Applies the operator of one direction to `values` at one cell. */
 static double apply(const struct direction *direction, const double *values, size_t at, size_t position) {
     double result = REACTION * values[at];
     if (position > 0)
@@ -37,7 +37,7 @@ static double apply(const struct direction *direction, const double *values, siz
     return result;
 }
 
-/* out = scale * (wanted - operator(u)); wanted may be NULL for 0. */
+/* Computes out = scale * (wanted - operator(u)). `wanted` may be NULL for 0. */
 static void residual(int component, const double *wanted, double scale, double *out) {
     const double *values = u[component];
     for (size_t i = 0, at = 0; i < side; i++)
@@ -50,7 +50,7 @@ static void residual(int component, const double *wanted, double scale, double *
 }
 
 /* Solves the tridiagonal systems 1 + TIME_STEP * operator of one direction for all components, `side` lines at a time.
- * `factors` holds what elimination leaves above the diagonal. */
+ * `factors` holds the values above the diagonal after elimination. */
 static void solve_lines(const struct direction *direction, size_t base, double *factors) {
     for (size_t position = 0; position < side; position++) {
         size_t start = base + position * direction->stride;

@@ -1,8 +1,8 @@
 /* stacks [ROUNDS]
  *
- * Threads on stacks that the program provides: mapped, allocated, static, with a guard, many in one block. Each thread
- * is joined, its stack holds its words, and the memory beside the stack is unchanged. Stacks are freed, and the next
- * allocation reads as zeroes. Another thread causes constant eviction meanwhile. */
+ * Runs threads on stacks that the program provides: mapped, allocated, static, with a guard, and many in one block.
+ * Each thread is joined, its stack holds its words, and the memory beside the stack is unchanged. When a stack is
+ * freed, the next allocation reads as zeroes. Another thread causes constant eviction meanwhile. */
 #include "check.h"
 
 #include <malloc.h>
@@ -56,7 +56,7 @@ static void join(pthread_t thread, const char *where) {
     REQUIRE(error == 0, "a thread on a stack that is %s is not joined: %s", where, strerror(error));
 }
 
-/* A thread in the middle of `len` bytes, whose other words stay. */
+/* Runs a thread on a part of a block of `len` bytes. The words in the other parts must stay. */
 static void within(char *block, size_t len, size_t from, const char *where) {
     uint64_t *before = (uint64_t *)(void *)block, *behind = (uint64_t *)(void *)(block + from + STACK);
     size_t words = from / 8, more = (len - from - STACK) / 8;

@@ -1,7 +1,7 @@
 /* statics [SIZE]
  *
- * Static arrays in place of allocated ones: 400 MB of .bss, with SIZE (64M) in use, .data with its initial contents,
- * the arrays of a shared library, and variables that the C library shares with the program. */
+ * Uses static arrays in place of allocated ones: 400 MB of .bss of which SIZE (64M) is in use, .data with its initial
+ * contents, the arrays of a shared library, and variables that the C library shares with the program. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -45,13 +45,13 @@ int main(int argc, char **argv) {
     CALL((errno = pthread_create(&thread, NULL, check_part, &words)) == 0);
     CALL((errno = pthread_join(thread, NULL)) == 0);
     check_words(data, DATA_WORDS, 2, 0, ".data");
-    /* Backwards, and overwritten. */
+    /* Checks the words from the last to the first, and overwrites them. */
     for (size_t i = words; i-- > 0;) {
         REQUIRE(zeroes[i] == word(1, 0, i), ".bss backwards: word %zu", i);
         zeroes[i] = word(9, 0, i);
     }
     check_words(zeroes, words, 9, 0, ".bss, overwritten");
-    /* A stream's buffer in a static array, and the environment, which the C library and the program share. */
+    /* The C library and the program share a stream's buffer, which is a static array, and the environment. */
     CALL(setvbuf(stdout, lines, _IOFBF, sizeof lines) == 0);
     REQUIRE(environ != NULL && getenv("PATH") != NULL, "the environment is gone");
     CALL(setenv("HANARE_STATICS_TEST", "set", 1) == 0 && strcmp(getenv("HANARE_STATICS_TEST"), "set") == 0);

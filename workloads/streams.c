@@ -1,7 +1,8 @@
 /* streams
  *
- * Memory that the C library allocates for itself and passes to the kernel: the buffers of a stream whose file requests
- * large ones, of directories and of lines. Each is used again after other memory was used. */
+ * Uses memory that the C library allocates for itself and passes to the kernel: the buffer of a stream whose file
+ * requests a large buffer, and the buffers of directories and of lines. Each buffer is used again after other memory
+ * was used. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <dirent.h>
@@ -18,7 +19,7 @@ static void away(void) {
     memset(sweep, round++, SWEEP);
 }
 
-/* Reads lines longer than any buffer, writes them, and reads back what was written. */
+/* Reads lines longer than any buffer, writes them, and reads the written lines again. */
 static void lines(size_t len, size_t count) {
     FILE *file = tmpfile();
     CALL(file != NULL);

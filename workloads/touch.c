@@ -1,10 +1,11 @@
 /* touch SIZE [--passes N] [--random] [--seed S]
  *
- * Writes every word of an array, then reads and checks every word. Does so N times (1), in ascending order or with the
- * pages in random order. Every pass writes other values, so that a stale page is noticed. */
+ * Writes every word of an array, then reads and checks every word. It does so N times (1), in ascending order or with
+ * the pages in random order. Every pass writes other values, so that a stale page is noticed. */
 #include "check.h"
 
-/* Visits 0..count-1 once each in a scrambled order: a full-period generator over the next power of two. */
+/* Visits each of 0 to count-1 once, in a scrambled order. It uses a full-period generator over the next power of
+ * two. */
 struct order {
     uint64_t at, mask, count;
     int random;

@@ -1,4 +1,4 @@
-//! The programs under test, built once for each test program from the current sources.
+//! The programs under test. They are built once for each test program, from the current sources.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 /// The directories of the built programs.
 pub struct Built {
-    /// The workspace.
+    /// The workspace's directory.
     pub root: PathBuf,
     /// Cargo's target directory.
     pub target: PathBuf,
@@ -64,7 +64,7 @@ impl Built {
         assert!(make.status().expect("make runs").success(), "make could not build the workloads");
     }
 
-    /// The name of the profile for `cargo --profile`.
+    /// Returns the name of the profile for `cargo --profile`.
     pub fn profile(&self) -> &str {
         match self.profile_dir.file_name().and_then(|name| name.to_str()) {
             Some("debug") | None => "dev",
@@ -72,18 +72,18 @@ impl Built {
         }
     }
 
-    /// The path of the `hanare` command.
+    /// Returns the path of the `hanare` command.
     pub fn hanare(&self) -> PathBuf {
         self.profile_dir.join("hanare")
     }
 
-    /// The path of a compiled workload.
+    /// Returns the path of a compiled workload.
     pub fn workload(&self, name: &str) -> PathBuf {
         self.workloads.join(name)
     }
 }
 
-/// The cargo that runs this test.
+/// Returns the path of the cargo that runs this test.
 pub(crate) fn cargo() -> std::ffi::OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }

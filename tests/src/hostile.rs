@@ -1,5 +1,5 @@
-//! Memory servers that misbehave, each in one way. At first they store pages as an honest server does, so that a
-//! program is in the middle of its work when the misbehaviour begins.
+//! Memory servers that misbehave, each in one way. At first they store pages as an honest server does. So a program is
+//! in the middle of its work when the misbehaviour begins.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -19,43 +19,43 @@ const UNIT: usize = 4096;
 /// The way in which a server misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// It never sends a byte.
+    /// The server never sends a byte.
     Silence,
-    /// It speaks another protocol.
+    /// The server speaks another protocol.
     Garbage,
-    /// It speaks another version.
+    /// The server speaks another version of the protocol.
     Version,
-    /// It closes every connection at once.
+    /// The server closes every connection at once.
     HangUp,
-    /// It answers STATUS, but refuses sessions.
+    /// The server answers STATUS, but refuses sessions.
     NoSessions,
-    /// It stops answering reads.
+    /// The server stops answering reads.
     ReadsStop,
-    /// It accepts write-backs and does not acknowledge them.
+    /// The server accepts write-backs and does not acknowledge them.
     WritesStop,
-    /// It sends bytes that are not a frame in place of a page.
+    /// The server sends bytes that are not a message in place of a page.
     ReadsGarbage,
-    /// It closes the connection in the middle of a page.
+    /// The server closes the connection in the middle of a page.
     HalfPage,
-    /// It stops in the middle of a page and keeps the connection.
+    /// The server stops in the middle of a page and keeps the connection open.
     HalfPageSilence,
-    /// It sends a page that was not requested in place of the requested one.
+    /// The server sends a page that was not requested in place of the requested page.
     OtherPage,
-    /// It sends the right page at half its length.
+    /// The server sends the right page at half its length.
     ShortPage,
-    /// It sends pages before they are requested.
+    /// The server sends pages before they are requested.
     Unasked,
-    /// It denies holding a page that it was given.
+    /// The server denies that it holds a page that was written to it.
     NotHeld,
-    /// It acknowledges a write-back that was never sent.
+    /// The server acknowledges a write-back that was never sent.
     OtherAck,
-    /// It speaks another version after some pages.
+    /// The server speaks another version of the protocol after some pages.
     VersionLater,
 }
 
 /// A hostile server on a free port of the loopback. Its threads end with their connections, or with the test process.
 pub struct Hostile {
-    /// The address at which it listens.
+    /// The address at which the server listens.
     pub address: String,
 }
 
@@ -68,7 +68,7 @@ impl Hostile {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let peer = Peer { stream, held: held.clone(), lie };
-                // An error means that the client has closed the connection, as it should.
+                // An error means that the client has closed the connection, as it should, so it is ignored.
                 std::thread::spawn(move || peer.live());
             }
         });
@@ -76,7 +76,7 @@ impl Hostile {
     }
 }
 
-/// The state that all connections share: the pages by their units, and the number of reads answered.
+/// The state that all connections share: the pages by their units, and the number of answered reads.
 #[derive(Default)]
 struct Held {
     units: Mutex<HashMap<u64, Vec<u8>>>,

@@ -10,7 +10,8 @@ use hanare_sys::features::{Disabled, Features};
 
 use crate::{PATIENCE, built};
 
-/// How often a test repeats that finds a bug only by chance. `HANARE_TEST_ROUNDS` sets the number; the default is 1.
+/// Returns how often a test repeats if it finds a bug only by chance. `HANARE_TEST_ROUNDS` sets the number; the default
+/// is 1.
 pub fn rounds() -> u32 {
     match std::env::var("HANARE_TEST_ROUNDS") {
         Ok(text) => text.parse().expect("HANARE_TEST_ROUNDS is a number"),
@@ -18,17 +19,17 @@ pub fn rounds() -> u32 {
     }
 }
 
-/// Whether programs run at their full size, which takes minutes. `HANARE_TEST_FULL=1` asks for it.
+/// Whether programs run at their full size, which takes minutes. `HANARE_TEST_FULL=1` asks for the full size.
 pub fn is_full() -> bool {
     std::env::var_os("HANARE_TEST_FULL").is_some_and(|wish| wish == "1")
 }
 
-/// Longest time that one program may run.
+/// Returns the longest time that one program may run.
 pub fn patience() -> Duration {
     if is_full() { 10 * PATIENCE } else { PATIENCE }
 }
 
-/// Whether a program is installed. If not, prints the package that contains it.
+/// Whether a program is installed. If it is not, prints the package that contains it.
 pub fn installed(program: &str, package: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let there = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
@@ -38,8 +39,8 @@ pub fn installed(program: &str, package: &str) -> bool {
     there
 }
 
-/// Whether programs that make system calls on far pages work here, which needs userfaultfd traps for the kernel's
-/// accesses. Prints a line if they do not, because the test then checks nothing.
+/// Whether programs can make system calls on far pages here. This needs userfaultfd traps for the kernel's accesses. If
+/// they cannot, prints a line, because the test then checks nothing.
 pub fn system_calls_work_on_far_pages() -> bool {
     let works = choose::system_calls_work(Mode::Thread, &Features::probe(&Disabled::default()));
     if !works {
@@ -48,13 +49,13 @@ pub fn system_calls_work_on_far_pages() -> bool {
     works
 }
 
-/// A python that can import numpy. Prints a line if there is none.
+/// Returns a python that can import numpy. If there is none, prints a line.
 pub fn python_with_numpy() -> Option<OsString> {
     python_with("numpy")
 }
 
-/// A python that can import a module: `HANARE_TEST_PYTHON`, `target/venv`, or `python3`. Prints a line if there is
-/// none.
+/// Returns a python that can import a module: `HANARE_TEST_PYTHON`, `target/venv`, or `python3`. If there is none,
+/// prints a line.
 pub fn python_with(module: &str) -> Option<OsString> {
     let wish = std::env::var_os("HANARE_TEST_PYTHON");
     let venvs = [built().target.join("venv/bin/python"), built().root.join("target/venv/bin/python")];

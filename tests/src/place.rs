@@ -16,15 +16,15 @@ pub struct Place {
 
 /// The exit code of a program and its output.
 pub struct Outcome {
-    /// Its exit code; `None` when a signal ended it.
+    /// The exit code; `None` if a signal ended the program.
     pub code: Option<i32>,
-    /// Its standard output.
+    /// The standard output.
     pub stdout: Vec<u8>,
-    /// Its standard error.
+    /// The standard error.
     pub stderr: String,
 }
 
-/// The object that `--stats-json` writes.
+/// The values that `--stats-json` writes.
 pub struct Figures(serde_json::Value);
 
 impl Place {
@@ -36,7 +36,7 @@ impl Place {
         Place { dir, runs: AtomicU32::new(0) }
     }
 
-    /// The path of `name` in this directory.
+    /// Returns the path of `name` in this directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -48,8 +48,8 @@ impl Place {
         path
     }
 
-    /// A command with a clean environment. It has no variables of Hanare or of the dynamic linker, TMPDIR is in this
-    /// directory, and the locale compares bytes.
+    /// Makes a command with a clean environment: no variables of Hanare or of the dynamic linker, TMPDIR in this
+    /// directory, and a locale that compares bytes.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
@@ -61,7 +61,7 @@ impl Place {
         command
     }
 
-    /// The command `hanare` with these arguments. It uses the library that was built beside it.
+    /// Makes the command `hanare` with these arguments. The command uses the library that was built beside it.
     pub fn hanare<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = self.command(built().hanare());
         command.args(args);
@@ -79,8 +79,8 @@ impl Place {
         self.start(command).finish(patience())
     }
 
-    /// Asserts that no process has this directory's TMPDIR in its command line, as private servers do, and that TMPDIR
-    /// is empty.
+    /// Asserts that no process has this directory's TMPDIR in its command line, and that TMPDIR is empty. A private
+    /// server has TMPDIR in its command line.
     pub fn assert_nothing_left(&self) {
         let tmp = self.path("tmp");
         until("nothing is left running", || processes_naming(&tmp).is_empty());
@@ -88,13 +88,13 @@ impl Place {
         assert!(left.is_empty(), "left behind: {left:?}");
     }
 
-    /// The process number of the private server that a run in this directory has started.
+    /// Returns the process number of the private server that a run in this directory has started.
     pub fn private_server(&self) -> Option<i32> {
         processes_naming(&self.path("tmp")).first().copied()
     }
 }
 
-/// Processes whose command line names `path`.
+/// Returns the processes whose command line names `path`.
 fn processes_naming(path: &Path) -> Vec<i32> {
     let needle = path.as_os_str().as_encoded_bytes();
     let names_it = |pid: &i32| {
@@ -106,7 +106,7 @@ fn processes_naming(path: &Path) -> Vec<i32> {
 }
 
 impl Outcome {
-    /// The standard output as text.
+    /// Returns the standard output as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
@@ -144,19 +144,20 @@ pub fn figures(path: &Path) -> Figures {
 }
 
 impl Figures {
-    /// The figure `name`, which must be present.
+    /// Returns the value `name`. Fails the test if there is no such value.
     #[track_caller]
     pub fn number(&self, name: &str) -> u64 {
         self.0[name].as_u64().unwrap_or_else(|| panic!("no number {name:?} in {}", self.0))
     }
 
-    /// The trap mode that the run used.
+    /// Returns the trap mode that the run used.
     #[track_caller]
     pub fn mode(&self) -> &str {
         self.0["mode"].as_str().unwrap_or_else(|| panic!("no mode in {}", self.0))
     }
 
-    /// Asserts that far memory was paged: at least `bytes` bytes were written back and fetched, within the budget.
+    /// Asserts that far memory was paged. At least `bytes` bytes were written back and fetched, and the budget was
+    /// never exceeded.
     #[track_caller]
     pub fn assert_paged(&self, bytes: u64, what: &str) {
         let (out, back) = (self.number("bytes_out"), self.number("bytes_in"));

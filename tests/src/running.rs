@@ -1,4 +1,5 @@
-//! A started program. Its output goes to files, a wait for it is bounded, and it ends at the latest with the test.
+//! A started program. Its output goes to files, and the test waits for it only for a bounded time. It ends at the
+//! latest with the test.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -55,7 +56,7 @@ impl Running {
         for process in entries("/proc") {
             let path = process.path();
             let read = |name: &str| std::fs::read_to_string(path.join(name)).unwrap_or_default();
-            // The fields after the name, which is in parentheses, are state, parent and group.
+            // Behind the name, which is in parentheses, the fields are state, parent and group.
             let stat = read("stat");
             let group = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(2));
             if group != Some(&self.child.id().to_string()) {
@@ -76,7 +77,7 @@ impl Running {
         self.child.try_wait().expect("a child of ours").is_none()
     }
 
-    /// The program's standard error so far.
+    /// Returns what the program has written to standard error so far.
     pub fn said_so_far(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.stderr).expect("output")).into_owned()
     }
@@ -87,15 +88,15 @@ impl Running {
         Outcome { code, stdout: read(&self.stdout), stderr }
     }
 
-    /// Sends a signal to the program's group. The group's number is the child's, and is not reused before the child is
-    /// waited for.
+    /// Sends a signal to the program's group. The group has the child's number. The number is not reused before the
+    /// child is waited for.
     pub fn signal(&self, signal: Signal) {
         let group = Pid::from_raw(self.child.id() as i32).expect("a process number");
-        // This fails only if the group is empty.
+        // The call fails only if the group is empty, so its result is ignored.
         let _ = kill_process_group(group, signal);
     }
 
-    /// CPU time that the processes of the program's group have used so far.
+    /// Returns the CPU time that the processes of the program's group have used so far.
     pub fn cpu_time(&self) -> Duration {
         let group = self.child.id().to_string();
         let ticks = std::fs::read_dir("/proc").expect("/proc").flatten().filter_map(|entry| {

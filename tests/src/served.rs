@@ -17,12 +17,12 @@ pub struct Served {
 }
 
 impl Served {
-    /// Starts a server on a free TCP port of the loopback. `memory` is its size (`64M`).
+    /// Starts a server on a free TCP port of the loopback. `memory` is the size of its memory, such as `64M`.
     pub fn tcp(place: &Place, memory: &str) -> Served {
         Served::with(place, place.hanare(["serve", "--memory", memory, "--listen", "127.0.0.1:0"]))
     }
 
-    /// Starts a server on a Unix socket called `name` in the test's directory.
+    /// Starts a server on a Unix socket with the file name `name` in the test's directory.
     pub fn unix(place: &Place, memory: &str, name: &str) -> Served {
         let mut command = place.hanare(["serve", "--memory", memory, "--unix"]);
         command.arg(place.path(name));
@@ -54,13 +54,13 @@ impl Served {
     }
 }
 
-/// The status of the server at `address`.
+/// Returns the status of the server at `address`.
 pub fn status(address: &str) -> Status {
     let endpoint: Endpoint = address.parse().expect("an address");
     let mut answer = None;
     until("a server that answers", || {
         answer = match fetch_status(&endpoint, None, Duration::from_secs(10)) {
-            // The socket exists a moment before the server listens.
+            // The socket exists a moment before the server listens, so a refused connection is tried again.
             Err(LinkError::Unreachable { source, .. }) if source.kind() == ErrorKind::ConnectionRefused => None,
             other => Some(other.expect("a server that answers")),
         };

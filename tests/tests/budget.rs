@@ -1,8 +1,9 @@
-//! Guards `--local`: a program writes and checks far more memory than its budget in a memory cgroup. The cgroup holds
-//! little more than the budget and has no swap. Memory that Hanare kept beyond the budget would get the program killed.
+//! Guards `--local`. In a memory cgroup, a program writes and checks far more memory than its budget. The cgroup holds
+//! little more than the budget and has no swap. If Hanare kept memory beyond the budget, the kernel would kill the
+//! program.
 //!
-//! Only the program is in the cgroup; its memory server is not. On the same-host link the slots are charged to the
-//! server too, because the server fills the pages of the memfd when it grants them.
+//! Only the program is in the cgroup. Its memory server is not. On the same-host link, the slots (the server's units of
+//! memory) are charged to the server, too. The server fills the pages of the memfd when it grants the slots.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +16,7 @@ const MIB: u64 = 1 << 20;
 struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// Makes a cgroup that holds `bytes` bytes and has no swap. Prints the reason if that fails.
+    /// Makes a cgroup that holds `bytes` bytes and has no swap. If that fails, prints the reason.
     fn new(name: &str, bytes: u64) -> Option<Cgroup> {
         let name = format!("hanare-test-{name}-{}", std::process::id());
         let (v1, v2) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
@@ -34,7 +35,7 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// The most bytes that the cgroup has ever held.
+    /// Returns the largest number of bytes that the cgroup has held.
     fn peak_bytes(&self) -> Option<u64> {
         let read = |name| std::fs::read_to_string(self.0.join(name)).ok();
         let text = read("memory.max_usage_in_bytes").or_else(|| read("memory.peak"))?;
@@ -71,7 +72,7 @@ fn fits(name: &str, size: u64, local: u64, spare: u64, flags: &[&str]) {
     assert_eq!(seen.number("local_bytes_budget"), local * MIB, "{what}");
     let peak = group.peak_bytes();
     println!("{what}: {:?} MiB at the peak", peak.map(|bytes| bytes / MIB));
-    // The program really ran in the cgroup, because it used most of its budget there.
+    // The program used most of its budget in the cgroup. This shows that it really ran there.
     assert!(peak.is_none_or(|bytes| bytes > local * MIB / 2), "{what}: only {peak:?} bytes were charged");
     place.assert_nothing_left();
     until("the cgroup is empty", || std::fs::read_to_string(group.0.join("cgroup.procs")).is_ok_and(|p| p.is_empty()));
@@ -100,7 +101,7 @@ fn nor_over_tcp() {
 
 #[test]
 fn the_cgroup_does_kill() {
-    // The same program without Hanare is killed. If it were not, the other tests could not fail.
+    // Without Hanare, the same program is killed. This shows that the other tests can fail.
     let Some(group) = Cgroup::new("native", 96 * MIB) else { return };
     let place = Place::new();
     let mut command = place.command("sh");
@@ -110,7 +111,7 @@ fn the_cgroup_does_kill() {
     assert_ne!(outcome.code, Some(0), "256 MiB fit into 96: {outcome:?}");
 }
 
-/// The full size of the specification, which runs only with `HANARE_TEST_FULL=1`.
+/// The test at the size that the specification names. It runs only with `HANARE_TEST_FULL=1`.
 #[test]
 fn a_gibibyte_under_128_mib() {
     if std::env::var_os("HANARE_TEST_FULL").is_none() {

@@ -1,4 +1,4 @@
-//! Guards what the DLM paper promises to C programs. The paper's example compiles with plain `cc` against an
+//! Guards the C interface that the DLM paper describes. The paper's example compiles with plain `cc` against an
 //! installation by `make install`. It runs with the paper's `-f hostfile -n 2`, and finds its own arguments unchanged.
 
 use std::path::PathBuf;
@@ -28,7 +28,8 @@ fn installed_example(place: &Place) -> PathBuf {
     program
 }
 
-/// The program's own argument: a number of words of 4 bytes. They are 16 MiB at first, and 32 MiB after the realloc.
+/// The program's own argument: a number of words of 4 bytes. The words take 16 MiB at first, and 32 MiB after the
+/// realloc.
 const WORDS: &str = "4M";
 const SAID: &str = "ok dlm_example: 4194304 words\n";
 
@@ -44,7 +45,7 @@ fn the_papers_example_runs_on_memory_servers_and_on_a_private_one() {
     let outcome = place.run(command.args(["-f", &hosts, WORDS, "-n", "2"]));
     outcome.assert_well("with a host file");
     assert_eq!(outcome.text(), SAID);
-    // The program uses at least 32 MiB, and 8 MiB of them are local.
+    // The program uses at least 32 MiB, of which 8 MiB are local.
     let seen = status(&used.address);
     assert!(seen.write_bytes >= 16 << 20 && seen.read_bytes >= 8 << 20, "{seen:?}");
     assert_eq!(status(&unused.address).write_bytes, 0, "-n 2 is the compute node and one server");
@@ -96,7 +97,7 @@ fn a_lost_server_ends_the_example_with_its_name() {
     let server = Served::tcp(&place, "512M");
     let hosts = place.file("hosts", format!("here 4\n{} 512\n", server.address)).display().to_string();
     let mut command = place.command(&example);
-    // The program runs long enough to be interrupted: it uses 512 MiB in all, with 4 MiB of local memory.
+    // The program runs long enough to be interrupted. It uses 512 MiB in all, with 4 MiB of local memory.
     let run = place.start(command.args(["-f", &hosts, "32M"]));
     hanare_tests::until("it pages", || status(&server.address).write_bytes > 16 << 20);
     let address = server.address.clone();

@@ -1,13 +1,13 @@
 //! Guards against programs that act on all descriptors and all threads of their process, including Hanare's own. They
-//! close every descriptor, use all of them up, change user and groups, or cancel threads. No word may be wrong, and
-//! nothing may hang.
+//! close or use up all descriptors, change user and groups, or cancel threads. No word may be wrong, and nothing may
+//! hang.
 
 use std::time::Duration;
 
 use hanare_tests::{Outcome, Place, built, figures, installed, mode_works, python_with};
 
 const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
-/// Time limit of a run. A hang of the kind that these tests detect lasts for ever.
+/// Time limit of a run. A run that hangs never ends by itself.
 const LIMIT: Duration = Duration::from_secs(60);
 const WAYS: [&str; 7] = ["range", "from", "loop", "dup2", "dup3", "number", "proc"];
 
@@ -70,13 +70,13 @@ fn a_descriptor_that_is_lost_all_the_same_ends_the_run() {
     let program = program.to_str().expect("a path of text");
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         let outcome = run(&Place::new(), mode, &[program, "8M", "raw"]);
-        // The exit code depends on which lost descriptor is noticed first.
+        // The exit code depends on which lost descriptor Hanare notices first.
         let code = if outcome.code == Some(120) { 120 } else { 123 };
         outcome.assert_ended_by_us(code, "");
         if mode != "sigsegv" {
             let outcome = run(&Place::new(), mode, &[program, "8M", "raw-trap"]);
-            // The message depends on the thread that notices the loss first: the one that waits for faults, or one that
-            // resolves them.
+            // The message depends on the thread that notices the loss first. It is the thread that waits for faults, or
+            // a thread that resolves them.
             outcome.assert_ended_by_us(123, "");
             let told = ["userfaultfd is lost", "the program closed a descriptor of Hanare's"];
             assert!(told.iter().any(|part| outcome.stderr.contains(part)), "{outcome:?}");
@@ -108,7 +108,7 @@ fn user_and_groups_change_and_threads_are_cancelled_while_far_memory_is_busy() {
     }
 }
 
-/// Programs that start others close the descriptors that the others must not inherit.
+/// Programs that start other programs close the descriptors that those programs must not inherit.
 #[test]
 fn shells_and_python_start_programs_as_ever() {
     let python = "import subprocess, os, sys\n\

@@ -1,6 +1,5 @@
 //! Guards the pages that transfers pin. Direct I/O, io_uring, libaio and other processes read and write far memory
-//! while its pages are evicted and fetched. No block may get wrong bytes, and unsupported calls are refused with an
-//! errno.
+//! while its pages are evicted and fetched. No block may get wrong bytes. Unsupported calls are refused with an errno.
 
 use hanare_tests::{Outcome, Place, Served, built, mode_works};
 
@@ -8,7 +7,7 @@ const KINDS: [&str; 6] = ["pread", "write", "uring", "uring-fixed", "aio", "vmwr
 /// Exit code of the workload if the kernel does not have the tested call.
 const SKIPPED: i32 = 77;
 
-/// A folder on a disk, where files accept O_DIRECT. The folder for temporary files may lie in memory.
+/// Returns a folder on a disk, where files accept O_DIRECT. The folder for temporary files may be in memory.
 fn on_disk(place: &Place) -> String {
     let folder = if std::path::Path::new("/var/tmp").is_dir() { "/var/tmp".into() } else { place.path(".") };
     folder.to_str().expect("a plain path").to_owned()
@@ -35,8 +34,8 @@ fn assert_right(outcome: &Outcome, what: &str) {
 fn transfers_into_far_memory_leave_no_wrong_block() {
     for mode in ["thread", "sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
         for page_size in ["4K", "64K", "auto"] {
-            // In sigsegv mode, a write by another process cannot be detected before it is made. docs/modes.md warns of
-            // it.
+            // In sigsegv mode, Hanare cannot detect a write by another process before it is made. docs/modes.md warns
+            // of this.
             for kind in KINDS.into_iter().filter(|kind| (mode, *kind) != ("sigsegv", "vmwrite")) {
                 let outcome = run(&["--mode", mode, "--page-size", page_size], "", kind);
                 assert_right(&outcome, &format!("{kind}, {mode} mode, {page_size} pages"));
@@ -45,8 +44,8 @@ fn transfers_into_far_memory_leave_no_wrong_block() {
     }
 }
 
-/// Some policies unmap pages to sample references. The unmapped pages wait in frames, beside frames that came from a
-/// server.
+/// Some policies unmap pages to sample references. The bytes of the unmapped pages are in frames, beside frames that
+/// came from a server.
 #[test]
 fn hidden_pages_are_none_that_transfers_hold() {
     let server = Place::new();
@@ -62,7 +61,7 @@ fn hidden_pages_are_none_that_transfers_hold() {
     }
 }
 
-/// If the kernel cannot move pages, Hanare cannot detect pinned pages. So the calls that would pin pages are refused.
+/// If the kernel cannot move pages, Hanare cannot detect pinned pages. So it refuses the calls that would pin pages.
 #[test]
 fn without_move_what_would_hold_pages_is_refused_and_no_block_is_wrong() {
     for mode in ["thread", "sigbus"].into_iter().filter(|mode| mode_works(mode)) {

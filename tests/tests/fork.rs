@@ -1,5 +1,5 @@
-//! Guards the meaning of fork. A child sees its parent's memory as it was at the fork, and both go on to page within
-//! one budget. If that is impossible, the child ends; it never reads wrong bytes.
+//! Guards the meaning of fork. A child sees its parent's memory as it was at the fork. Both continue to page within one
+//! budget. If that is impossible, the child ends, and never reads wrong bytes.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use hanare_tests::{
 
 const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
 
-/// Runs `forks` and asserts that it found every word right.
+/// Runs `forks` and asserts that every word was right.
 fn forks(place: &Place, options: &[&str], size: &str) -> Figures {
     let json = place.path("json");
     let mut command = place.hanare(["run", "--local", "8M", "--stats-json"]);
@@ -37,8 +37,8 @@ fn children_have_their_parents_memory() {
     }
 }
 
-/// Memory that was never evicted is inherited by the kernel's own fork. No page of it may be unmapped at that moment,
-/// neither for reference sampling nor for a budget that becomes shared.
+/// A child inherits memory that was never evicted by the kernel's own fork. At that moment, no page of the memory may
+/// be unmapped, neither for reference sampling nor because the budget becomes shared.
 #[test]
 fn children_inherit_what_never_left() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
@@ -56,8 +56,8 @@ fn children_inherit_what_never_left() {
     }
 }
 
-/// A new thread reads some data of the C library before its first function runs. The data must be present when Hanare's
-/// own threads start in a child.
+/// A new thread reads some data of the C library before its first function runs. So this data must be present when
+/// Hanare's own threads start in a child.
 #[test]
 fn children_of_programs_with_a_locale() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
@@ -88,7 +88,7 @@ fn pages_shared_with_children_are_hidden() {
     }
 }
 
-/// The budget has too few pages to give every process two of them. Every process gets two nevertheless.
+/// The budget has fewer than two pages for each process. Every process gets two pages nevertheless.
 #[test]
 fn children_with_hardly_any_pages() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
@@ -131,8 +131,8 @@ fn a_killed_child_leaves_nothing_on_a_server() {
     assert_eq!(status(&server.address).slots, 0);
 }
 
-/// A child that outlives its parent, the command and the command's report keeps its memory. The private server ends
-/// with that child.
+/// A child that outlives its parent and the command keeps its memory. The command writes its report before the child
+/// ends. The private server ends with the child.
 #[test]
 fn a_child_outlives_the_command() {
     for (mode, local) in [("thread", "4M"), ("thread", "64M"), ("sigsegv", "4M")] {
@@ -154,8 +154,8 @@ fn a_child_outlives_the_command() {
     }
 }
 
-/// A program that a process executes pages by itself and shares the one budget. That holds even if the process has
-/// closed all descriptors but the standard ones.
+/// A program that a process executes does its own paging and shares the one budget. This also works if the process has
+/// closed all descriptors except the standard ones.
 #[test]
 fn programs_that_are_executed_share_the_budget() {
     if !mode_works("thread") {
@@ -257,8 +257,8 @@ print('ok')
     place.assert_nothing_left();
 }
 
-/// A process may leave the root that contains the private server's socket, `/dev` and `/proc`. It may do so before or
-/// after it forks.
+/// A process may change its root to a directory without the private server's socket, `/dev` and `/proc`. It may do so
+/// before or after it forks.
 #[test]
 fn children_have_their_memory_where_no_path_leads_to_its_server() {
     if !rustix::process::geteuid().is_root() {
@@ -268,8 +268,8 @@ fn children_have_their_memory_where_no_path_leads_to_its_server() {
     let program = built().workload("elsewhere");
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         for way in ["chroot", "mounts", "noproc", "chroot-child", "mounts-child", "noproc-child"] {
-            // A program whose memory fits into the budget never evicts a page. Its child is then dormant until it
-            // allocates.
+            // A program whose memory fits into the budget never evicts a page. Its child is then dormant: it starts to
+            // page only when it allocates.
             for (local, size) in [("4M", "16M"), ("64M", "2M")] {
                 let place = Place::new();
                 let mut command = place.hanare(["run", "--local", local, "--mode", mode, "--"]);

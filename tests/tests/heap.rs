@@ -1,6 +1,6 @@
 //! Guards the allocator. Allocating and freeing access no far page and cause no fault, for all sizes of blocks and
 //! pages. Blocks keep their bytes. A bad pointer is reported and never used. (The DLM papers' allocator also kept its
-//! bookkeeping out of band, but its free took 291 times as long as malloc's.)
+//! bookkeeping outside the blocks, but its free took 291 times as long as malloc's.)
 
 use hanare_tests::{Outcome, Place, built, figures, mode_works, system_calls_work_on_far_pages};
 
@@ -21,7 +21,7 @@ fn allocating_and_freeing_touch_no_far_page_and_blocks_keep_their_bytes() {
     place.assert_nothing_left();
 }
 
-/// A program that starts far memory itself forks while its threads allocate. Its children have working blocks, too.
+/// A program that starts far memory itself forks while its threads allocate. Allocation also works in its children.
 #[test]
 fn programs_that_use_the_library_fork_without_waiting() {
     let place = Place::new();
@@ -61,7 +61,7 @@ fn freeing_every_node_of_a_tree_that_is_far_takes_no_fault() {
 }
 
 /// The runs use the default page size, and base pages. With base pages, the tables of the pager and of the policy are
-/// largest, because each page has its own entry.
+/// largest, because each base page has an entry.
 #[test]
 fn memory_that_is_not_allocated_costs_little_near_memory() {
     for page_size in ["auto", "4K"] {
@@ -110,7 +110,8 @@ fn mistakes_end_with_a_line_that_names_the_pointer() {
     place.assert_nothing_left();
 }
 
-/// Checks the two lines on standard error: the program prints the bad pointer, and Hanare's line names it too.
+/// Checks the two lines on standard error. The program prints the bad pointer, and Hanare's line names the same
+/// pointer.
 #[track_caller]
 fn assert_told(outcome: &Outcome, mistake: &str, said: &str) {
     let lines: Vec<&str> = outcome.stderr.lines().collect();

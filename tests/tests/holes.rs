@@ -1,5 +1,5 @@
-//! Guards the server's pages when a program frees memory in any pattern. Freeing neither blocks the program nor loses
-//! other pages, and a budget in percent works with every page size.
+//! Guards the server's pages if a program frees memory in any pattern. Freeing neither blocks the program nor loses
+//! other pages. A budget in percent works with every page size.
 
 use hanare_tests::{Outcome, Place, Served, built, mode_works, rounds, status, until};
 
@@ -9,8 +9,8 @@ fn run(place: &Place, server: &Served, flags: &[&str], args: &[&str]) -> Outcome
     place.run(&mut command)
 }
 
-/// Guards against a deadlock. With more discards than the queue holds, the thread that freed memory waited for room in
-/// the queue, and held the locks that the writer needed to make room.
+/// Guards against a deadlock. If there were more discards than the queue holds, the thread that freed memory waited for
+/// room in the queue. It held locks that the writer needed to make room.
 #[test]
 fn every_second_page_of_much_memory_is_given_back_without_anyone_waiting() {
     let place = Place::new();
@@ -54,8 +54,8 @@ fn a_share_of_what_is_allocated_works_with_every_page_size_over_tcp() {
     place.assert_nothing_left();
 }
 
-/// Guards against lost bytes. Prefetched pages read as zeroes after the program had unmapped their neighbours, because
-/// the discard of the neighbours took a whole slot.
+/// Guards against lost bytes. Prefetched pages read as zeroes after the program had unmapped their neighbours. The
+/// discard of the neighbours had removed a whole slot.
 #[test]
 fn what_is_fetched_ahead_beside_a_hole_is_whole() {
     for mode in ["thread", "sigbus"].into_iter().filter(|mode| mode_works(mode)) {

@@ -1,18 +1,18 @@
-//! Guards the structure of the code. The modules of a crate, which are the files beside its `lib.rs`, depend on each
-//! other in one direction. Files and functions stay short enough to remember.
+//! Guards the structure of the code. The modules of a crate are the files beside its `lib.rs`. They must not depend on
+//! each other in circles. Files and functions must stay short.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Most lines of a file.
+/// Largest number of lines in a file.
 const FILE_LINES_MAX: usize = 600;
-/// Most lines of a function, from its first line to its last brace.
+/// Largest number of lines in a function, from its first line to its last brace.
 const FUNCTION_LINES_MAX: usize = 70;
 
 /// The modules of a crate, each with the modules that it names. `name.rs` and the files below `name/` are one module.
 type Rooms = BTreeMap<String, BTreeSet<String>>;
 
-/// The names that follow `crate::` in a source, one by one or as a list in braces.
+/// Returns the names that follow `crate::` in a source, one by one or as a list in braces.
 fn names_after_crate(source: &str) -> BTreeSet<String> {
     let first_word =
         |text: &str| text.trim_start().split(|c: char| !c.is_alphanumeric() && c != '_').next().map(str::to_owned);
@@ -27,7 +27,7 @@ fn names_after_crate(source: &str) -> BTreeSet<String> {
     found
 }
 
-/// A source without its comments, and without the tests at its end.
+/// Returns a source without its comments, and without the tests at its end.
 fn code(text: &str) -> String {
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or("");
     text.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n")
@@ -59,7 +59,7 @@ fn rooms(sources: &Path) -> Rooms {
     rooms
 }
 
-/// All modules that can be reached from the module `from`.
+/// Returns all modules that can be reached from the module `from`.
 fn reachable(rooms: &Rooms, from: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut next = vec![from.to_owned()];
@@ -73,7 +73,7 @@ fn reachable(rooms: &Rooms, from: &str) -> BTreeSet<String> {
     found
 }
 
-/// The names of the modules that depend on themselves, directly or through other modules, in order.
+/// Returns the names of the modules that depend on themselves, directly or through other modules, in order.
 fn in_circles(rooms: &Rooms) -> Vec<String> {
     rooms.keys().filter(|room| reachable(rooms, room).contains(*room)).cloned().collect()
 }
@@ -106,7 +106,7 @@ fn what_counts_as_a_circle() {
     assert_eq!(names_after_crate(&source).into_iter().collect::<Vec<_>>(), ["five", "one", "two"]);
 }
 
-/// The name of the function whose definition begins in `line`.
+/// Returns the name of the function whose definition begins in `line`.
 fn function_in(line: &str) -> Option<&str> {
     let (before, after) = line.trim_start().split_once("fn ")?;
     let is_qualifier =
@@ -115,7 +115,7 @@ fn function_in(line: &str) -> Option<&str> {
     (before.split_whitespace().all(is_qualifier) && !name.is_empty()).then_some(name)
 }
 
-/// The functions of a formatted source that are too long, each with its first line's number. A function ends at the
+/// Returns the functions of a formatted source that are too long, each with its number of lines. A function ends at the
 /// first brace that is indented as its first line. A declaration without a body ends at a semicolon.
 fn long_functions(source: &str) -> Vec<(String, usize)> {
     let lines: Vec<&str> = source.lines().collect();

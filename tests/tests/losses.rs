@@ -1,6 +1,7 @@
-//! Guards shared memory against failures of its ranks. A rank is killed or stopped in any phase. Strangers connect
-//! where ranks meet. A signal handler accesses shared memory in the middle of a call. A limit is too low to start. In
-//! each case, every rank ends with a line and the documented exit code, or the job goes on. No rank waits for ever.
+//! Guards shared memory against failures of its ranks. A rank is killed or stopped in any phase. Strangers connect to
+//! the sockets of the ranks. A signal handler accesses shared memory in the middle of a call. A limit is too low to
+//! start. In each case, every rank ends with a line and the documented exit code, or the job continues. No rank waits
+//! for ever.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use hanare_tests::{Outcome, Place, built, installed, until};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Longest time until all ranks have ended after one was killed, including the program's own time before the kill.
+/// Longest time until all ranks have ended after one rank was killed. It includes the program's time before the kill.
 const SOON: Duration = Duration::from_secs(5);
 const PHASES: [&str; 7] = ["start", "meet", "barrier", "lock", "wait", "transfer", "shutdown"];
 /// The directory of shared memory objects that are made without memfd.
@@ -32,7 +33,7 @@ fn shm() -> Vec<std::ffi::OsString> {
 #[test]
 fn a_rank_that_is_killed_in_any_phase_ends_all_others_with_a_line() {
     let place = Place::new();
-    // Building happens here, so that it does not count in the measured times.
+    // The workloads are built here, so that building does not count in the measured times.
     built();
     for phase in PHASES {
         for victim in [0, 1, 2] {
@@ -46,7 +47,7 @@ fn a_rank_that_is_killed_in_any_phase_ends_all_others_with_a_line() {
                     assert!(outcome.stderr.contains(&format!("rank {rank} lost rank ")), "{case}");
                 }
                 assert!(outcome.stderr.contains(&format!("rank {victim} was ended by signal 9\n")), "{case}");
-                // Even on a busy machine, the phase is reached within three seconds.
+                // Even on a busy machine, a job reaches each phase within three seconds.
                 assert!(began.elapsed() < SOON + Duration::from_secs(3), "{case}");
                 place.assert_nothing_left();
             }
@@ -90,7 +91,7 @@ fn a_signal_handler_touches_shared_memory_in_the_middle_of_any_call() {
     place.assert_nothing_left();
 }
 
-/// SIGTERM must end a rank that waits in a call, however long the call takes.
+/// SIGTERM must end a rank that waits in a call. The length of the call must not matter.
 #[test]
 fn a_signal_reaches_a_rank_that_waits_in_a_call_at_once() {
     let place = Place::new();
@@ -105,7 +106,7 @@ fn a_signal_reaches_a_rank_that_waits_in_a_call_at_once() {
     assert!(began.elapsed() < SOON && outcome.code != Some(0), "after {:?}: {outcome:?}", began.elapsed());
 }
 
-/// The command for one of two ranks that meet by TCP. It is started without a launcher.
+/// Makes the command for one of two ranks that meet by TCP and are started without a launcher.
 fn rank(place: &Place, address: &str, rank: u32) -> Command {
     let mut command = place.command(built().workload("litmus"));
     command.arg("20").env("HANARE_RANK", rank.to_string()).env("HANARE_RANKS", "2").env("HANARE_RANK0", address);
@@ -164,7 +165,7 @@ fn a_folder_of_somebody_elses_is_refused() {
     }
 }
 
-/// Another user enters any folder, as a program with CAP_DAC_OVERRIDE may, and connects to the ranks' sockets there.
+/// Another user may enter any folder, as a program with CAP_DAC_OVERRIDE does, and connect to the ranks' sockets in it.
 #[test]
 fn another_user_at_the_socket_of_a_rank_is_dropped() {
     if !rustix::process::geteuid().is_root() || !installed("setpriv", "util-linux") || !installed("python3", "python3")
@@ -193,7 +194,8 @@ fn another_user_at_the_socket_of_a_rank_is_dropped() {
     assert!(first.code == Some(0) && second.code == Some(0), "{first:?}, {second:?}");
 }
 
-/// `ulimit` sets each limit in the shell that starts a rank: once for a single rank, and once for each rank of two.
+/// `ulimit` sets each limit in the shell that starts a rank. The test starts one rank alone, and two ranks with a limit
+/// each.
 #[test]
 fn limits_too_low_to_start_are_one_line() {
     let place = Place::new();
@@ -216,7 +218,7 @@ fn limits_too_low_to_start_are_one_line() {
             if outcome.code == Some(0) {
                 continue;
             }
-            // If the dynamic linker or the shell fails, it prints its own reason and has its own exit code.
+            // If the dynamic linker or the shell fails, it prints its own reason and returns its own exit code.
             let is_loaded = !outcome.stderr.contains("shared librar") && !outcome.stderr.contains("sh: ");
             assert!(!outcome.stderr.contains("panicked") && (!is_loaded || outcome.code == Some(125)), "{case}");
             if is_loaded && ranks == 1 {
@@ -227,8 +229,8 @@ fn limits_too_low_to_start_are_one_line() {
     place.assert_nothing_left();
 }
 
-/// The thread-local variables of a library that is opened late are made at their first use. In the middle of a fault,
-/// that would call malloc.
+/// The thread-local variables of a library that is opened late are made at their first use. That would call malloc in
+/// the middle of a fault.
 #[test]
 fn a_library_opened_late_allocates_nothing_while_memory_is_touched() {
     let place = Place::new();
@@ -237,8 +239,8 @@ fn a_library_opened_late_allocates_nothing_while_memory_is_touched() {
     {
         let mut command = place.command(built().workload("late"));
         command.arg(built().profile_dir.join(library)).env("HANARE_BIN", built().hanare()).env("HANARE_LOCAL", "16M");
-        // Without this setting the dynamic linker refuses libhanare.so, because its thread-local variables need space
-        // that is reserved at the start.
+        // libhanare.so has thread-local variables that need space reserved at the start. Without this setting, the
+        // dynamic linker refuses the library.
         command.env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=8192");
         if !mode.is_empty() {
             command.env("HANARE_MODE", mode);

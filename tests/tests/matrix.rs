@@ -1,14 +1,14 @@
-//! Guards against lost, torn and stale words. Eight threads read and write one array at random, with a budget of a
-//! quarter of the array's size. They do so in every trap mode and at every page size, with each kernel feature switched
-//! off in turn. Every word that a thread reads is compared with its last write. `HANARE_TEST_ROUNDS` multiplies the
-//! runs.
+//! Guards against lost, torn and stale words. Eight threads read and write one array at random. The budget is a quarter
+//! of the array's size. The test covers every trap mode and every page size, with each kernel feature switched off in
+//! turn. Every word that a thread reads is compared with the last word written there. `HANARE_TEST_ROUNDS` multiplies
+//! the runs.
 
 use hanare_tests::{Place, Served, built, figures, mode_works, rounds};
 
 const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
 const PAGE_SIZES: [&str; 7] = ["4K", "16K", "64K", "256K", "1M", "2M", "auto"];
 
-/// The settings of one run, with the kernel features that are switched off.
+/// The settings of one run, and the kernel features that are switched off.
 #[derive(Debug)]
 struct Cell<'a> {
     mode: &'a str,
@@ -18,8 +18,8 @@ struct Cell<'a> {
 }
 
 impl Cell<'_> {
-    /// Number of accesses of each thread. They are enough to evict and fetch every page often, and few enough for the
-    /// slowest cell to take only seconds.
+    /// Returns the number of accesses of each thread. There are enough to evict and fetch every page often, but the
+    /// slowest cell takes only seconds.
     fn ops(&self) -> u32 {
         match (self.mode, self.page_size) {
             ("sigsegv", "2M") => 100,
@@ -31,7 +31,7 @@ impl Cell<'_> {
         }
     }
 
-    /// The sizes of the array and of the budget, which is a quarter of the array and at least four pages.
+    /// Returns the sizes of the array and of the budget. The budget is a quarter of the array and at least four pages.
     fn sizes(&self) -> (&str, &str) {
         if self.page_size == "2M" { ("32M", "8M") } else { ("16M", "4M") }
     }
@@ -117,7 +117,7 @@ fn over_links() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         for page_size in PAGE_SIZES {
             // Over a link, pages of 16K are fetched in runs of several pages. If frames cannot be moved, pages of every
-            // size are.
+            // size are fetched in runs.
             Cell { mode, page_size, share: true, disable: "" }.run(&one, mode);
             Cell { mode, page_size, share: false, disable: "move,guards" }.run(&both, mode);
         }
@@ -142,7 +142,7 @@ fn policies_and_prefetchers_over_a_link() {
 }
 
 /// Guards the time between a page's arrival and its protection. A signal handler runs while its thread waits for a
-/// page, and writes to that page.
+/// page, and the handler writes to that page.
 #[test]
 fn signals_write_to_the_page_that_is_waited_for() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {

@@ -1,4 +1,4 @@
-//! Compares the policies with independent implementations: `oracles/compare.py` runs the PyPI package libcachesim on
+//! Compares the policies with independent implementations. `oracles/compare.py` runs the PyPI package libcachesim on
 //! the same reference strings and compares the hits.
 
 use std::ffi::OsString;
@@ -17,8 +17,8 @@ fn imports_it(python: &OsString) -> bool {
     import.status().is_ok_and(|status| status.success())
 }
 
-/// A python with libcachesim: the one that `HANARE_TEST_PYTHON` names, or one in an environment that this test creates.
-/// Prints a line if there is none.
+/// Returns a python with libcachesim. It is the python that `HANARE_TEST_PYTHON` names, or one in an environment that
+/// this test creates. If there is none, prints a line.
 fn python(place: &Place) -> Option<OsString> {
     if let Some(python) = std::env::var_os("HANARE_TEST_PYTHON").filter(imports_it) {
         return Some(python);

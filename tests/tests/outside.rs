@@ -1,4 +1,4 @@
-//! Guards the view of far memory from outside the program, as docs/debugging.md describes it: zeroes never stand for
+//! Guards how far memory looks from outside the program, as docs/debugging.md describes it. Zeroes must never replace
 //! evicted bytes.
 
 use hanare_tests::{Place, mode_works, until};
@@ -42,12 +42,13 @@ for name, read in (('call', call), ('file', file)):
     print(name, seen['right'], seen['refused'], seen['wrong'])
 ";
 
-/// The numbers of right, refused and wrong pages: by process_vm_readv, and through the file of the memory.
+/// Returns the numbers of right, refused and wrong pages, first as process_vm_readv reads them, then as the memory's
+/// file shows them.
 fn look(mode: &str) -> [[u64; 3]; 2] {
     look_without(mode, "")
 }
 
-/// Like [`look`], with the kernel features in `disable` switched off.
+/// Does the work of [`look`], with the kernel features in `disable` switched off.
 fn look_without(mode: &str, disable: &str) -> [[u64; 3]; 2] {
     let place = Place::new();
     let program = place.file("program.py", PROGRAM);
@@ -87,12 +88,12 @@ fn in_sigbus_mode_another_process_is_refused_pages_that_are_away() {
 
 #[test]
 fn in_sigsegv_mode_another_process_call_is_refused_pages_that_are_away() {
-    // docs/debugging.md describes what the file of the memory shows in this mode.
+    // docs/debugging.md describes what the memory's file shows in this mode.
     let [[right, refused, wrong], _] = look_without("sigsegv", "guards");
     assert!(right > 50 && refused > 200 && wrong == 0, "{right} right, {refused} refused, {wrong} wrong");
 }
 
-/// Guards against zeroes that were read by another process and taken for data.
+/// Guards against zeroes that another process reads and takes for data.
 #[test]
 fn in_sigsegv_mode_with_guards_another_process_is_refused_pages_that_are_away() {
     if hanare_sys::features::Features::probe(&hanare_sys::features::Disabled::default()).guards {
@@ -117,7 +118,7 @@ fn a_run_that_dumps_core_says_what_the_core_lacks() {
         }
         assert_eq!(outcome.code, Some(134), "{outcome:?}");
         let says = outcome.stderr.contains("hanare: the core file lacks the program's ");
-        // Some systems pass core files to a program whatever the limit is.
+        // Some systems pass a core file to a program even if the limit is 0.
         assert!(says == told || limit == "0", "{limit}: {outcome:?}");
         place.assert_nothing_left();
     }

@@ -1,10 +1,11 @@
 //! Guards against a policy or a prefetcher that loses or tears a word. Every policy runs with every prefetcher, in
-//! every trap mode, under a workload that checks every word it reads.
+//! every trap mode. The workload checks every word that it reads.
 
 use hanare_settings::{POLICIES, PREFETCHERS};
 use hanare_tests::{Place, built, figures, mode_works};
 
-/// The sizes of the array, of the budget and of a page. The pages are small, so that a policy can choose among many.
+/// The sizes of the array, of the budget and of a page. The pages are small, so that a policy can choose among many
+/// pages.
 const SIZES: [&str; 3] = ["8M", "2M", "16K"];
 
 /// Runs two threads that read and write at random, with this mode, policy and prefetcher.

@@ -1,4 +1,4 @@
-//! Guards the purpose of Hanare. Unmodified programs of the distribution use far more memory than their budget, and
+//! Guards the purpose of Hanare. Unmodified programs of the distribution use far more memory than their budget. They
 //! print byte for byte the same as without Hanare.
 
 use std::ffi::OsStr;
@@ -12,8 +12,8 @@ use hanare_tests::{
     system_calls_work_on_far_pages,
 };
 
-/// Runs `program args` natively, and under `hanare run` with `flags` and `stdin`. Asserts that output and exit code are
-/// the same, that standard error is empty, and that at least `paged_bytes` bytes were written back and fetched.
+/// Runs `program args` without Hanare, and under `hanare run` with `flags` and `stdin`. Asserts that output and exit
+/// code are the same and that standard error is empty. At least `paged_bytes` bytes must be written back and fetched.
 fn same_as_native<S: AsRef<OsStr>>(
     place: &Place,
     flags: &[&str],
@@ -136,7 +136,7 @@ fn xz_there_and_back() {
     if !system_calls_work_on_far_pages() {
         return;
     }
-    // Two threads use 670 MB each, but sparsely. -9 hashes every byte to a random page, so the text is short.
+    // The text is short, because each of the two threads uses 670 MB sparsely: -9 hashes every byte to a random page.
     let place = Place::new();
     let text = text(&place, 1_000_000);
     let args = ["-9", "-T2", "--block-size=512KiB", "-c"];
@@ -184,7 +184,7 @@ fn checks_itself(far: &str, program: &[&str], paged_bytes: u64) -> (Outcome, Fig
     (outcome, seen)
 }
 
-/// Runs two processes at a time that traverse their memory in about thirty ways and check its contents.
+/// Runs two processes at a time. They traverse their memory in about thirty ways and check its contents.
 #[test]
 fn stress_ng_verifies() {
     if !installed("stress-ng", "stress-ng") || !system_calls_work_on_far_pages() {
@@ -216,7 +216,7 @@ fn memtester_finds_no_fault() {
     place.assert_nothing_left();
 }
 
-/// A C source with the given number of functions, each with a type of its own.
+/// Returns a C source with the given number of functions, each with a type of its own.
 fn source(functions: usize) -> String {
     let function = |n: usize| {
         format!(
@@ -291,7 +291,7 @@ print(round(found.inertia_, 3), found.labels_[::each // 3].tolist())
     python_says_the_same("sklearn", script, if is_full() { "200000" } else { "10000" }, 16 << 20);
 }
 
-/// Runs the C Clustering Library. Its distance matrices are what the papers' clustering programs page.
+/// Runs the C Clustering Library. The clustering programs of the papers page the same kind of distance matrices.
 #[test]
 fn biopython_finds_the_tree() {
     let script = "\

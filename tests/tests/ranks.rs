@@ -1,5 +1,5 @@
-//! Guards the programs that share memory and the ways to start them. Every workload gives its serial result bit for bit
-//! with all numbers of ranks, protocols and transfers, and also under srun and mpirun.
+//! Guards the programs that share memory, and the ways to start them. Every workload gives its serial result bit for
+//! bit, for all numbers of ranks, protocols and transfers. The same holds under srun and mpirun.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -9,8 +9,8 @@ use hanare_tests::{Outcome, Place, Running, built, until};
 
 const PROTOCOLS: [&str; 3] = ["invalidate", "update", "adaptive"];
 const LIMIT: Duration = Duration::from_secs(120);
-/// The workloads with their arguments. They are small enough for 32 ranks on few CPUs, and large enough for pages with
-/// several writers.
+/// The workloads with their arguments. They are small enough for 32 ranks on few CPUs. They are large enough that some
+/// pages have several writers.
 const WORKLOADS: [&[&str]; 5] = [
     &["lu", "-n", "256"],
     &["lu", "-n", "96", "-b", "16", "--home", "one"],
@@ -59,7 +59,7 @@ fn every_workload_gives_its_serial_result_on_many_ranks_and_with_homes_that_move
     place.assert_nothing_left();
 }
 
-/// Whether a program is installed. Prints a line if it is not.
+/// Whether a program is installed. If it is not, prints a line.
 fn is_installed(program: &str, package: &str) -> bool {
     let found = Command::new(program).arg("-V").output().is_ok();
     if !found {
@@ -68,7 +68,7 @@ fn is_installed(program: &str, package: &str) -> bool {
     found
 }
 
-/// Returns different ports that were free a moment ago.
+/// Returns different ports that are free at the time of the call.
 fn free_ports<const N: usize>() -> [u16; N] {
     let listeners: [TcpListener; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"));
     listeners.map(|listener| listener.local_addr().expect("its address").port())
@@ -154,7 +154,7 @@ fn ranks_of_srun_meet_across_hosts() {
     command.env("HANARE_RANK0", format!("127.0.0.1:{port}")).args(["-N", "3", "-n", "3"]);
     command.arg(built().workload("laplace")).args(["-i", "10", "--verify"]);
     check(&place.start(&mut command).finish(LIMIT), "srun");
-    // The hosts' names mean nothing outside Slurm. So every rank must name the host that it cannot find.
+    // Only Slurm knows the hosts' names. So every rank must name the host that it cannot find.
     let mut command = slurm.command("srun");
     command.args(["-N", "3", "-n", "3"]).arg(built().workload("laplace"));
     let outcome = place.start(&mut command).finish(LIMIT);

@@ -1,5 +1,5 @@
-//! Guards the typical work of redis: it forks a child that saves the memory of that moment, and is written to
-//! meanwhile. The saved dataset must be the one at the fork, word for word.
+//! Guards the typical work of redis. It forks a child that saves the memory of that moment, and clients write to the
+//! parent meanwhile. The saved dataset must be the dataset at the fork, word for word.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn server(place: &Place, under: Option<&[&str]>, socket: &Path) -> Running {
         None => place.command("redis-server"),
     };
     command.args(["--port", "0", "--save", "", "--dbfilename", "saved.rdb", "--enable-debug-command", "yes"]);
-    // Warnings about the machine's settings go to a file, because they do not concern this test.
+    // Warnings about the machine's settings go to a file, because they do not matter to this test.
     command.args(["--logfile", "log", "--unixsocket"]).arg(socket);
     place.start(&mut command)
 }
@@ -41,7 +41,8 @@ fn write(place: &Place, socket: &Path, keys: &str, tests: &str) {
     assert_eq!(outcome.text().lines().count(), 1 + tests.split(',').count(), "a line for each test: {outcome:?}");
 }
 
-/// With `--far all` the values of redis are far. With the default, only its tables are far.
+/// Runs redis with `--far all` or with the default. With `--far all`, the values of redis are far. With the default,
+/// only its tables are far.
 fn saves_while_it_is_written_to(far: &str, paged_bytes: u64) {
     let place = Place::new();
     let (socket, json) = (place.path("s"), place.path("json"));

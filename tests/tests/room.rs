@@ -1,6 +1,6 @@
-//! Guards that a program learns of a lack of memory in time. When servers, quotas or the spill disk have no room,
-//! malloc and mmap return ENOMEM, and all allocated memory keeps its bytes. A program that uses memory without reserved
-//! room ends with exit code 121.
+//! Guards that a program learns of a lack of memory in time. If servers, quotas or the spill disk have no room, malloc
+//! and mmap return ENOMEM, and all allocated memory keeps its bytes. If a program uses memory without a reservation and
+//! there is no room, it ends with exit code 121.
 
 use hanare_tests::{Outcome, Place, Served, built, figures, status, until};
 
@@ -15,8 +15,8 @@ fn fill_with(place: &Place, flags: &[&str], args: &[&str], overcommit: &str) -> 
     place.run(&mut command)
 }
 
-/// Asserts that `fill` ended normally after ENOMEM, with one line that contains `part`. Returns the bytes that it
-/// filled.
+/// Asserts that `fill` ended normally after ENOMEM, with one line that contains `part`. Returns the number of bytes
+/// that it filled.
 #[track_caller]
 fn refused_after(outcome: Outcome, part: &str) -> u64 {
     let text = outcome.text();
@@ -38,8 +38,8 @@ fn a_program_gets_enomem_when_its_server_has_no_more_room() {
         for args in [&["1M"][..], &["1M", "--mmap"], &["200K"]] {
             println!("{page_size} pages, {args:?}");
             let bytes = refused_after(fill(&place, &flags, args), &server.address);
-            // The program must get most of the room, and never more. Some room is lost in pages that small blocks do
-            // not fill, and in extents of scattered pages. A block of 1 MiB has pages of its own.
+            // The program must get most of the room, and never more than all of it. Some room is lost in pages that
+            // small blocks do not fill, and in extents of scattered pages. A block of 1 MiB has pages of its own.
             let least = match (page_size, args) {
                 ("2M", _) => 10 * M,
                 (_, ["200K"]) => 16 * M,
@@ -92,11 +92,11 @@ fn a_server_that_refuses_by_its_quota_is_named_with_it() {
     );
     assert!((9 * M..=16 * M).contains(&bytes), "{bytes} bytes");
 
-    // With `always`, a program reaches the quota in the middle of its work.
+    // With `always`, a program reserves no room, so it reaches the quota in the middle of its work.
     let outcome = fill_with(&place, &["--server", &server.address], &["1M", "--most", "40"], "always");
     outcome.assert_ended_by_us(121, "quota of 16777216 bytes");
 
-    // A quota below one slot is refused before the program runs.
+    // A quota below one slot, the server's unit of memory, is refused before the program runs.
     let tiny = Served::with(&place, command("1M"));
     let outcome = fill(&place, &["--server", &tiny.address], &["1M"]);
     outcome.assert_ended_by_us(125, &tiny.address);
@@ -115,7 +115,7 @@ fn what_is_allocated_and_not_touched_counts_only_where_that_is_asked_for() {
     until("its slots are free", || status(&server.address).slots == 0);
     let bytes = refused_after(fill_with(&place, &flags, &at_once, "never"), &server.address);
     assert!((20 * M..=32 * M).contains(&bytes), "{bytes} bytes");
-    // A single allocation that can never fit is refused under both settings.
+    // A single allocation that can never fit is refused with both settings.
     let outcome = fill(&place, &flags, &["64M"]);
     assert!(outcome.text().starts_with("ok fill 0 bytes, then no more"), "{outcome:?}");
     place.assert_nothing_left();

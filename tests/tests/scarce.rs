@@ -1,5 +1,5 @@
-//! Guards shared memory that is larger than the memory of its ranks. Home pages go to memory servers and come back.
-//! Results stay right, the limit holds, and the loss or lack of a server ends every rank.
+//! Guards shared memory that is larger than the memory of its ranks. Home pages are written to memory servers and read
+//! again. Results stay right, and the limit is never exceeded. The loss or lack of a server ends every rank.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ const TRANSFERS: [&str; 2] = ["message", "zero-copy"];
 const LIMIT: Duration = Duration::from_secs(120);
 /// The lowest limit that the command allows for a rank, in bytes.
 const LEAST: u64 = 256 << 10;
-/// Bytes beyond the limit that pages in transit may take.
+/// Number of bytes beyond the limit that pages in transit may take.
 const SLACK: u64 = 128 << 10;
 
-/// Runs a workload with its verification. Returns its counts summed over the ranks, and the counts of each rank.
+/// Runs a workload with its verification. Returns its counts as sums over the ranks, and the counts of each rank.
 fn launch(place: &Place, ranks: u32, flags: &[&str], program: &[&str]) -> (Value, Vec<Value>) {
     let file = place.path("counts.json");
     let mut command = place.command(built().hanare());
@@ -43,7 +43,7 @@ fn assert_within(ranks: &[Value], local: u64, case: &str) {
     }
 }
 
-/// Each rank has several times more home pages than it may keep in memory, and accesses all of them between two
+/// Each rank has several times more home pages than it may keep in memory. It accesses all of them between two
 /// barriers.
 #[test]
 fn workloads_that_do_not_fit_give_their_serial_results() {
@@ -70,7 +70,8 @@ fn workloads_that_do_not_fit_give_their_serial_results() {
     place.assert_nothing_left();
 }
 
-/// The limit is so low that diffs often go home before the next release. It is lower than the command would allow.
+/// The limit is so low that diffs are often sent to the home before the next release. The limit is below the command's
+/// minimum.
 #[test]
 fn no_outcome_is_seen_that_release_consistency_forbids() {
     let place = Place::new();
@@ -115,8 +116,8 @@ fn homes_that_move_take_their_pages_along() {
     place.assert_nothing_left();
 }
 
-/// LAPLACE's two grids of 1024 x 1024 doubles take 16 MiB, and the ranks keep 3 MiB. So every iteration moves all pages
-/// of the grids through the ranks' memory.
+/// LAPLACE's two grids of 1024 x 1024 doubles take 16 MiB, and the ranks keep 3 MiB. So in every iteration, all pages
+/// of the grids pass through the ranks' memory.
 #[test]
 fn a_region_several_times_the_ranks_memory_is_paged_and_clean_pages_are_not_written() {
     let place = Place::new();
@@ -124,7 +125,7 @@ fn a_region_several_times_the_ranks_memory_is_paged_and_clean_pages_are_not_writ
         let (counts, of_ranks) = launch(&place, 3, &["--transfer", transfer, "--local", "1M"], &["laplace", "-i", "6"]);
         let (out, written, back) =
             (count(&counts, "pages_out"), count(&counts, "pages_out_written"), count(&counts, "pages_back"));
-        // Each iteration makes two sweeps over a grid, and one of the two writes.
+        // Each iteration makes two sweeps over a grid. One of the two sweeps writes.
         let grid = 1024 * 1024 * 8 / 4096;
         assert!(back > 6 * grid && out > back, "{counts}");
         assert!(written > 3 * grid && written < out * 3 / 4, "{counts}");
@@ -162,8 +163,8 @@ fn pages_go_to_named_servers_and_every_policy_keeps_them() {
     }
 }
 
-/// One rank loops over four times the pages that it keeps. FIFO evicts each page before it is accessed again. LIRS
-/// keeps a part of the loop.
+/// One rank loops over four times as many pages as it keeps. FIFO evicts each page before the next access. LIRS keeps a
+/// part of the loop.
 #[test]
 fn the_policy_says_which_shared_pages_leave() {
     let place = Place::new();
@@ -193,8 +194,8 @@ fn a_prefetcher_reads_shared_pages_ahead() {
     place.assert_nothing_left();
 }
 
-/// Every rank writes to pages of all other ranks, and has room for half of the pages that it uses. So few pages fit
-/// that a rank without room for twins and copies would be noticed at once.
+/// Every rank writes to pages of all other ranks, and has room for half of the pages that it uses. With so little room,
+/// a rank that reserves none for twins (copies before a write) and other copies would fail at once.
 #[test]
 fn a_hash_table_stays_right_and_within_the_budget() {
     const LOCAL: u64 = 48 << 10;
@@ -244,7 +245,7 @@ fn what_the_private_server_has_no_memory_for_is_spilled() {
     place.assert_nothing_left();
 }
 
-/// Starts a long LAPLACE, and waits until `pages` says that its pages are on a server.
+/// Starts a long LAPLACE. Waits until `pages` returns true, which shows that its pages are on a server.
 fn run_until_it_pages(place: &Place, flags: &[&str], pages: impl Fn() -> bool) -> hanare_tests::Running {
     let mut command = place.command(built().hanare());
     command.args(["launch", "-n", "3", "--local", "1M"]).args(flags).arg("--");
@@ -254,7 +255,7 @@ fn run_until_it_pages(place: &Place, flags: &[&str], pages: impl Fn() -> bool) -
     running
 }
 
-/// The path of the socket of a job's private server, if the job in this directory has one.
+/// Returns the path of the socket of a job's private server, if the job in this directory has one.
 fn socket_of_private_server(place: &Place) -> Option<String> {
     let dirs = std::fs::read_dir(place.path("tmp")).expect("TMPDIR");
     let sockets = dirs.filter_map(|dir| Some(dir.ok()?.path().join("memory.socket")));

@@ -1,23 +1,23 @@
-//! Guards that a program never hangs on its memory and never continues with wrong bytes. A memory server that is
-//! killed, lies or falls silent ends the run with a documented exit code and one line that names the server. Several
-//! servers share the pages in proportion to their sizes. When one is full the next takes over, and when all are full a
-//! line says so.
+//! Guards against a program that hangs on its memory or continues with wrong bytes. If a memory server is killed, lies
+//! or falls silent, the run ends with a documented exit code and one line that names the server. Several servers share
+//! the pages in proportion to their sizes. When one server is full, the next one is used. When all are full, a line
+//! says so.
 
 use std::time::{Duration, Instant};
 
 use hanare_tests::{Hostile, Lie, PATIENCE, Place, Running, Served, built, figures, mode_works, status, until};
 
-/// Longest time from the end of a server to the end of its program.
+/// Longest time between the end of a server and the end of its program.
 const SOON: Duration = Duration::from_secs(5);
 
-/// Starts a program that pages until it is ended, with a budget far below its size. `args` name the servers.
+/// Starts a program that pages until a signal ends it, with a budget far below its size. `args` name the servers.
 fn paging_for_long(place: &Place, args: &[&str]) -> Running {
     let mut command = place.hanare(["run", "--local", "4M"]);
     command.args(args).arg("--").arg(built().workload("touch")).args(["32M", "--passes", "100000"]);
     place.start(&mut command)
 }
 
-/// Waits until many pages have gone to the server at `address` and come back.
+/// Waits until many pages have been written to the server at `address` and read again.
 fn until_pages_came_back(address: &str) {
     until("pages have come back", || status(address).read_bytes > 64 << 20);
 }
@@ -55,7 +55,7 @@ fn a_killed_private_server_ends_the_run() {
         let place = Place::new();
         let run = paging_for_long(&place, &["--mode", mode]);
         until("the private server is there", || place.private_server().is_some());
-        // The pause lets the program get into the middle of its paging. It must end after any pause.
+        // The pause lets the program reach the middle of its paging. The program must end after a pause of any length.
         std::thread::sleep(Duration::from_millis(500));
         let server = place.private_server().and_then(rustix::process::Pid::from_raw).expect("the private server");
         rustix::process::kill_process(server, rustix::process::Signal::KILL).expect("a server of this test's");
@@ -132,8 +132,8 @@ fn a_stopped_server_counts_as_silent() {
     place.assert_nothing_left();
 }
 
-/// Guards against starvation. With several servers, a waiting thread polled all links without pause. It sometimes ran
-/// before all other threads on its CPU, so servers on the same host did not run.
+/// Guards against starvation. With several servers, a waiting thread polled all links without pause. The scheduler
+/// sometimes preferred it to all other threads on its CPU, so servers on the same host did not run.
 #[test]
 fn who_waits_for_one_of_several_servers_leaves_the_cpu_to_them() {
     use rustix::process::Signal;
@@ -169,10 +169,10 @@ fn a_pause_of_program_and_server_is_no_silence() {
     let run = place.start(&mut command);
     until_pages_came_back(&server.address);
     server.signal(Signal::STOP);
-    // After this pause the program waits for a page.
+    // After this pause, the program waits for a page from the stopped server.
     std::thread::sleep(Duration::from_millis(200));
     run.signal(Signal::STOP);
-    // The pause is longer than the limit for a silent server, as when Ctrl-Z stops a job that continues later.
+    // The pause is longer than the limit for a silent server. This happens if Ctrl-Z stops a job that continues later.
     std::thread::sleep(Duration::from_millis(2500));
     run.signal(Signal::CONT);
     std::thread::sleep(Duration::from_millis(300));
@@ -212,8 +212,8 @@ fn a_host_file_spreads_pages_by_the_sizes() {
 
 #[test]
 fn a_full_server_hands_over_to_the_next() {
-    // The first two servers together have a quarter of the memory that the program needs. So they fill up early, and
-    // the last one has to take over.
+    // The first two servers have a quarter of the memory that the program needs. They fill up early, so the last server
+    // must accept the other pages.
     let place = Place::new();
     let (first, second) = (Served::tcp(&place, "16M"), Served::tcp(&place, "128M"));
     let other = Served::tcp(&place, "8M");
@@ -232,7 +232,7 @@ fn a_full_server_hands_over_to_the_next() {
 
 #[test]
 fn a_server_that_fills_up_for_another_run_hands_over_too() {
-    // Two runs share the first server. At its start, each of them counts on all of the server's memory.
+    // Two runs share the first server. At its start, each run expects all of the server's memory.
     let place = Place::new();
     let (first, second) = (Served::tcp(&place, "64M"), Served::tcp(&place, "256M"));
     let start = || {
@@ -254,14 +254,14 @@ fn when_all_servers_are_full_it_is_said() {
     let (first, second) = (Served::tcp(&place, "8M"), Served::unix(&place, "8M", "second"));
     let mut command =
         place.hanare(["run", "--local", "8M", "--server", &first.address, "--server", &second.address, "--"]);
-    // The program does not reserve its memory. `room.rs` tests programs that do.
+    // This program does not reserve its memory. `room.rs` tests programs that do.
     command.env("HANARE_OVERCOMMIT", "always");
     let outcome = place.run(command.arg(built().workload("touch")).arg("64M"));
     outcome.assert_ended_by_us(121, "full");
     place.assert_nothing_left();
 }
 
-/// The output of `hanare status --json` for the server at `address`.
+/// Returns the output of `hanare status --json` for the server at `address`.
 fn told(place: &Place, address: &str) -> serde_json::Value {
     let outcome = place.run(&mut place.hanare(["status", address, "--json"]));
     outcome.assert_well("status");
@@ -287,7 +287,7 @@ fn status_names_who_uses_a_server_and_a_killed_client_is_gone_within_two_seconds
             (&session["slots"], Some(128 << 20)),
             "{sheet}"
         );
-        // This kills the process of the program itself, not that of the command.
+        // The signal kills the process of the program, not that of the command.
         let program = rustix::process::Pid::from_raw(pid as i32).expect("a pid");
         rustix::process::kill_process(program, rustix::process::Signal::KILL).expect("a program of this test's");
         let killed = Instant::now();
@@ -305,8 +305,8 @@ fn a_server_serves_the_next_run_after_one_that_was_killed() {
     let place = Place::new();
     let server = Served::tcp(&place, "64M");
     for _ in 0..3 {
-        // Each run needs nearly all of the server's memory. So the memory of a killed run must be free again for the
-        // next one.
+        // Each run needs nearly all of the server's memory. So the server must free the memory of a killed run before
+        // the next run.
         let run = paging_for_long(&place, &["--server", &server.address]);
         until_pages_came_back(&server.address);
         drop(run);

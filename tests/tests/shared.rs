@@ -1,5 +1,6 @@
-//! Guards shared memory on a live machine: the papers' LAPLACE with many ranks and exact counts, outcomes that release
-//! consistency forbids, and that every rank ends with a reason when one of them cannot continue.
+//! Guards shared memory on a live machine. The papers' LAPLACE runs with many ranks and must have exact counts.
+//! Outcomes that release consistency forbids must not occur. If one rank cannot continue, every rank ends with a
+//! reason.
 
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ fn launch(place: &Place, ranks: u32, flags: &[&str], program: &[&str]) -> Outcom
     place.start(&mut command).finish(LIMIT)
 }
 
-/// Runs LAPLACE and checks its result and its counts. Each row of the grid takes two pages. Every rank but the first
-/// and the last reads one row of each of its two neighbours.
+/// Runs LAPLACE and checks its result and its counts. Each row of the grid takes two pages. Each rank reads one row of
+/// each of its neighbours. The first and the last rank have one neighbour, and all others have two.
 fn check_laplace(place: &Place, ranks: u32, flags: &[&str], protocol: &str, iterations: u64) {
     let laplace = ["laplace", "-i", &iterations.to_string(), "--verify", "--json"];
     let outcome = launch(place, ranks, &[&["--protocol", protocol], flags].concat(), &laplace);
@@ -26,7 +27,7 @@ fn check_laplace(place: &Place, ranks: u32, flags: &[&str], protocol: &str, iter
     assert!(outcome.stderr.contains("verified"), "{case}: {}", outcome.stderr);
     let counts: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("one JSON object");
     let count = |name: &str| counts[name].as_u64().expect("a count");
-    // Each row has its home at the rank that computes it, and no page has rows of two ranks.
+    // The rank that computes a row is the home of the row's pages. No page has rows of two ranks.
     let edges = 4 * (u64::from(ranks) - 1);
     let (shares, updates) = (count("page_shares"), count("page_updates"));
     match protocol {
@@ -95,7 +96,7 @@ fn every_rank_ends_and_says_why_when_one_cannot_go_on() {
     ] {
         let outcome = launch(&place, 3, &[], &["misuse", what]);
         assert!(outcome.stdout.is_empty());
-        // If ranks allocate different sizes, chance decides which two ranks are named.
+        // If ranks allocate different sizes, chance decides which two ranks the message names.
         let any = |said: String, rank: u32| said.replace(&format!("rank {rank} called"), "rank _ called");
         let said = (0..3).fold(outcome.stderr.clone(), any);
         assert!(outcome.code == Some(code), "{what}: {:?} {}", outcome.code, outcome.stderr);

@@ -1,5 +1,6 @@
-//! Guards programs that manage stacks and memory themselves. Go with C has near Go memory and far C blocks. Coroutines
-//! run on far stacks. Where the trap is a signal, far stacks end the program, and the command explains why.
+//! Guards programs that manage stacks and memory themselves. A Go program with C has near Go memory (never evicted) and
+//! far C blocks. Coroutines run on far stacks. In modes where the trap is a signal, far stacks end the program, and the
+//! command explains the reason.
 
 use std::path::PathBuf;
 
@@ -7,8 +8,8 @@ use hanare_tests::{Place, built, figures, installed, mode_works};
 
 const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
 
-/// A program whose goroutines grow their stacks, fill maps and free memory. Go also reads and writes far blocks of C in
-/// it.
+/// A program whose goroutines grow their stacks, fill maps and free memory. The program also reads and writes far C
+/// blocks from Go.
 const GO: &str = r##"
 package main
 
@@ -51,7 +52,7 @@ func main() {
 }
 "##;
 
-/// Builds a Go program from `text` with these flags. Prints a line and returns `None` if Go is not installed.
+/// Builds a Go program from `text` with these flags. If Go is not installed, prints a line and returns `None`.
 fn go_program(place: &Place, text: &str, flags: &[&str]) -> Option<PathBuf> {
     if !installed("go", "golang-go") || !installed("cc", "gcc") {
         return None;
@@ -103,7 +104,8 @@ fn a_library_in_go_can_be_loaded_later() {
     }
 }
 
-/// A stack cannot be far where the trap is a signal. The kernel ends such a program, and the command prints advice.
+/// In modes where the trap is a signal, a stack cannot be far. The kernel ends a program with a far stack, and the
+/// command prints advice.
 #[test]
 fn far_stacks_work_in_thread_mode_and_are_named_in_the_others() {
     let place = Place::new();

@@ -1,5 +1,6 @@
-//! Guards the ways in which threads end: cancelled in a wrapped call, by pthread_exit of the last thread, on stacks
-//! that the program provides, and with mutexes for which others wait. Each prints the same as natively, in every mode.
+//! Guards the ways in which threads end. They are cancelled in a wrapped call, end by pthread_exit as the last thread,
+//! run on stacks that the program provides, or own mutexes for which others wait. Each program prints the same as
+//! without Hanare, in every mode.
 
 use hanare_tests::{Place, built, figures, mode_works, system_calls_work_on_far_pages};
 
@@ -12,8 +13,8 @@ fn works(mode: &str) -> bool {
     }
 }
 
-/// Checks that the workload prints the same as natively, with the same exit code, while at least `paged_bytes` bytes
-/// are evicted and fetched.
+/// Checks that the workload prints the same as without Hanare and has the same exit code. At least `paged_bytes` bytes
+/// must be evicted and fetched.
 fn same_everywhere(program: &str, args: &[&str], paged_bytes: u64) {
     let place = Place::new();
     let native = place.run(place.command(built().workload(program)).args(args));
@@ -42,7 +43,7 @@ fn threads_are_cancelled_in_wrapped_calls() {
     same_everywhere("cancelled", &[], 12 << 20);
 }
 
-/// A process ends with the last thread of the program, although Hanare's own threads still exist.
+/// A process ends with the last thread of the program, although Hanare's own threads still run.
 #[test]
 fn processes_end_with_the_last_thread_of_the_program() {
     for how in ["main", "worker", "child", "raw", "behind"] {
@@ -50,14 +51,15 @@ fn processes_end_with_the_last_thread_of_the_program() {
     }
 }
 
-/// Data that the kernel accesses at the end of a thread is never evicted. Where the trap is a signal, no part of a
-/// thread's stack is ever evicted.
+/// Data that the kernel accesses at the end of a thread is never evicted. In modes where the trap is a signal, no part
+/// of a thread's stack is ever evicted.
 #[test]
 fn threads_on_far_stacks_are_joined() {
     same_everywhere("stacks", &[], 12 << 20);
 }
 
-/// A mutex reports to its next owner that the last one has ended, even if the mutex's page was evicted at that time.
+/// A robust mutex reports to its next owner that its last owner has ended. It does so even if the mutex's page was
+/// evicted at that time.
 #[test]
 fn robust_mutexes_outlive_their_owners() {
     same_everywhere("robust", &[], 12 << 20);

@@ -1,5 +1,5 @@
-//! Guards that no result is dropped silently where Hanare calls the kernel, because an unnoticed refusal ends in a
-//! wrong byte. Each result is handled, or the comment before it begins with "Ignored:" and gives the reason.
+//! Guards against dropped results of calls of the kernel. An unnoticed refusal would end in a wrong byte. Each result
+//! is used, or the comment before the call begins with "Ignored:" and gives the reason.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ const ROOMS: [&str; 10] = [
     "crates/dsm/src/live",
 ];
 
-/// Whether a line drops a result: by `_ =`, by `.ok();`, or by `drop(unsafe {`.
+/// Checks whether a line drops a result: by `_ =`, by `.ok();`, or by `drop(unsafe {`.
 fn drops_a_result(line: &str) -> bool {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     let binds_nothing = line.match_indices("_ = ").any(|(at, _)| !line[..at].ends_with(is_name));
@@ -25,7 +25,7 @@ fn drops_a_result(line: &str) -> bool {
     binds_nothing || is_statement || line.contains("drop(unsafe {")
 }
 
-/// The lines of a source, numbered from 1, that drop a result without a reason. The tests at its end are left out.
+/// Returns the lines of a source that drop a result without a reason, numbered from 1. Leaves out the tests at its end.
 fn silent(source: &str) -> Vec<usize> {
     let mut found = Vec::new();
     let mut reason = false;

@@ -24,7 +24,7 @@ fn look(place: &Place, args: &[&str], trace: &Path) -> Outcome {
     outcome
 }
 
-/// The number that stands before `words` in `text`.
+/// Returns the number in front of `words` in `text`.
 fn number_before(text: &str, words: &str) -> u64 {
     let before = text.split(words).next().unwrap_or_default();
     let digits = before.rsplit(|c: char| !c.is_ascii_digit()).find(|part| !part.is_empty());
@@ -61,11 +61,11 @@ fn a_recorded_run_is_told_and_simulated() {
     let mut simulate = place.hanare(["simulate", "policies", "--policies", "fifo,opt", "--local", "25%", "--trace"]);
     place.run(simulate.arg(&trace).arg("--json").arg(&json)).assert_well("simulate");
     let results: serde_json::Value = serde_json::from_slice(&std::fs::read(json).expect("results")).expect("JSON");
-    // The pages are the array's 16 MiB in pages of 64 KiB, and those of the workload's other allocations.
+    // The trace has the array's 16 MiB in pages of 64 KiB, and the pages of the workload's other allocations.
     let pages = results["distinct_pages"].as_u64().expect("pages");
     assert!((256..300).contains(&pages), "{results}");
     let misses = |row: usize| results["rows"][row]["misses"].as_u64().expect("misses");
-    // The workload accesses the array's 4,096 base pages in random order, first writing and then reading, three times.
+    // The workload accesses the array's 4,096 base pages in random order, three times. First it writes, then it reads.
     assert!((3 * pages..=25_000).contains(&misses(0)) && misses(1) < misses(0), "{results}");
     assert_eq!(results["recorded_policy"], "fifo");
 }
@@ -123,7 +123,7 @@ fn a_run_that_records_nothing_leaves_the_file_as_it_was_and_says_so() {
         assert_eq!(std::fs::read(&trace).expect("the trace"), b"of another run", "{program:?}");
         place.assert_nothing_left();
     }
-    // The recording is kept, whatever the program's exit code is.
+    // The recording is kept for every exit code of the program.
     let mut command = place.hanare(["trace", "record", "--local", "4M", "-o"]);
     let outcome = place.run(command.arg(&trace).args(["--", "sh", "-c", &killed]));
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(137), ""), "{outcome:?}");

@@ -9,9 +9,9 @@ use super::references::Table;
 /// The cost of the first reference to a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FirstTouch {
-    /// No cost: the page reads as zeroes.
+    /// The reference costs nothing: the page reads as zeroes.
     Free,
-    /// A disk access: its bytes are in a file.
+    /// The reference costs a disk access: the page's bytes are in a file.
     Disk,
 }
 
