@@ -1,20 +1,21 @@
-//! System calls on far buffers in sigbus and sigsegv mode. There the trap is a signal, which the kernel cannot raise
-//! during a system call, so the kernel fails the call with EFAULT. This room interposes the C library's wrappers and
-//! passes near copies of far data to the kernel. In thread mode, and for near data, each call goes straight to the C
-//! library, whose functions are cancellation points and do more than the system call.
+//! System calls on far buffers in signal modes (sigbus and sigsegv). In these modes a fault raises a signal, which the
+//! kernel cannot do during a system call. So the kernel fails a call with EFAULT at an absent far page. This module
+//! interposes the C library's wrappers and passes near (ordinary) copies of far data to the kernel. In thread mode, and
+//! for near data, each call goes unchanged to the C library. It does not go to the kernel directly: the C library's
+//! functions are cancellation points and do more than the system call.
 //!
 //! - `near` makes the copies. `data` moves any number of bytes. `files`, `sockets`, `waiting`, `queues`, `process` and
-//!   `stdio` handle paths and structures.
-//! - `descriptors` protects Hanare's own descriptors from being closed. `identity` keeps the C library's changes of
-//!   user and groups away from far memory. Both work in every mode.
-//! - `limits`, in every mode, shows the program its own resource limits.
-//! - `own` handles access to the program's own memory through the kernel.
-//! - `splice`, in every mode, handles pages to which the kernel would keep references.
-//! - `again` serves calls whose arguments only the kernel knows (`ioctl`, `fcntl`, `syscall`): a call that failed is
-//!   repeated once its pages are present.
+//!   `stdio` interpose calls with paths and structures. `stack` replaces far signal stacks.
+//! - `descriptors` prevents the program from closing Hanare's own descriptors, in every mode.
+//! - `identity` keeps the C library's changes of user and groups away from far memory, in every mode.
+//! - `limits` shows the program its own resource limits, in every mode.
+//! - `own` serves accesses to the program's own memory through the kernel.
+//! - `splice` serves calls after which the kernel would keep references to pages, in every mode.
+//! - `again` serves calls whose arguments only the kernel knows (`ioctl`, `fcntl`, `syscall`). It makes the pages of
+//!   the arguments present and repeats the failed call.
 //!
-//! The engine and the servers' links also call these functions, even while a fault is being resolved. So symbols are
-//! looked up beforehand ([`real::resolve`]), and near arguments cost only a comparison.
+//! The engine and the connections to the servers also call these functions, even while a fault is being resolved. So
+//! symbols are looked up in advance ([`real::resolve`]), and a call with near arguments costs only one comparison more.
 
 mod again;
 pub(crate) mod data;
@@ -34,8 +35,8 @@ mod stdio;
 mod vectors;
 pub(crate) mod waiting;
 
-/// Interposes one call. `$argument = $copy` names an argument that may be far, and how to make a near copy. When the
-/// call has returned, the copies are written back and freed.
+/// Interposes calls. `$far = $copy` names an argument that may be far, and the expression that makes its near copy.
+/// When the call has returned, the copies are written back and freed.
 macro_rules! wrap {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty { $($far:ident = $copy:expr),* })*) => { $(
         #[unsafe(no_mangle)]
@@ -49,14 +50,14 @@ macro_rules! wrap {
                 std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C-unwind" fn($($type),*) -> $result>(call)
             };
             if !crate::calls::near::kernel_is_blind() {
-                // SAFETY: the caller's arguments, under the contract of the call.
+                // SAFETY: the caller keeps the contract of the call.
                 return unsafe { call($($argument),*) };
             }
             $(
-                // SAFETY: the contract of the call makes the argument null or valid for what is copied.
+                // SAFETY: under the contract of the call, the argument is null or valid for what is copied.
                 let mut $far = unsafe { $copy };
             )*
-            // SAFETY: as above, with near copies of far arguments.
+            // SAFETY: the caller keeps the contract of the call. Near copies replace far arguments.
             let answer = unsafe { call($(crate::calls::near::Argument::<$type>::given(&$argument)),*) };
             $( $far.settle(answer as i64); )*
             answer
