@@ -60,7 +60,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: the C library's function of this type, with the caller's arguments.
+    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
     again(&[argument], || unsafe { transmute::<*mut _, Call>(call)(fd, request, argument) }.into()) as c_int
 }
 
@@ -72,12 +72,12 @@ unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: the C library's function of this type, with the caller's arguments.
+    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
     again(&[a, b, c, d], || unsafe { transmute::<*mut _, Call>(call)(option, a, b, c, d) }.into()) as c_int
 }
 
 /// # Safety
-/// The contract of fcntl(2).
+/// The caller keeps the contract of fcntl(2).
 unsafe fn control(real: &real::Real, fd: c_int, command: c_int, argument: usize) -> c_int {
     type Call = unsafe extern "C-unwind" fn(c_int, c_int, ...) -> c_int;
     let Some(call) = real.get() else {
@@ -89,7 +89,7 @@ unsafe fn control(real: &real::Real, fd: c_int, command: c_int, argument: usize)
         set_errno(libc::EBADF);
         return -1;
     }
-    // SAFETY: the C library's function of this type, with the caller's arguments.
+    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
     again(&[argument], || unsafe { transmute::<*mut _, Call>(call)(fd, command, argument) }.into()) as c_int
 }
 
@@ -129,6 +129,6 @@ unsafe extern "C-unwind" fn syscall(
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: the C library's function of this type, with the caller's arguments.
+    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
     again(&[a, b, c, d, e, f], || unsafe { transmute::<*mut _, Call>(call)(number, a, b, c, d, e, f) })
 }

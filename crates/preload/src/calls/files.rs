@@ -167,7 +167,7 @@ macro_rules! open_text {
                 set_errno(libc::EACCES);
                 return std::ptr::null_mut();
             }
-            // SAFETY: the C library's function of this type, with the caller's arguments.
+            // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
             unsafe { std::mem::transmute::<*mut c_void, Call>(call)(near.pointer().cast() $(, $more)*) }
         }
     )* };
@@ -188,7 +188,7 @@ unsafe extern "C-unwind" fn mkdtemp(template: *mut c_char) -> *mut c_char {
     };
     // SAFETY: the contract of mkdtemp(3) makes the template a terminated string.
     let near = unsafe { changed_text(template) };
-    // SAFETY: the C library's function of this type.
+    // SAFETY: `call` is the C library's function of this name, which has this type.
     let made = unsafe { std::mem::transmute::<*mut c_void, Call>(call)(near.pointer().cast()) };
     if made.is_null() { made } else { template }
 }

@@ -117,7 +117,7 @@ unsafe fn exchange(kind: Kind, resource: c_int, new: *const rlimit64, old: *mut 
 }
 
 /// # Safety
-/// The contract of prlimit(2).
+/// The caller keeps the contract of prlimit(2).
 unsafe fn limit(process: pid_t, resource: c_int, new: *const rlimit64, old: *mut rlimit64) -> Result<(), c_int> {
     if let Some(kind) = own_kind(process, resource) {
         // SAFETY: the caller keeps the same promise.
@@ -131,14 +131,14 @@ unsafe fn limit(process: pid_t, resource: c_int, new: *const rlimit64, old: *mut
 }
 
 /// # Safety
-/// The contract of getrlimit(2).
+/// The caller keeps the contract of getrlimit(2).
 unsafe fn read(resource: c_int, to: *mut rlimit64) -> c_int {
     // SAFETY: the caller keeps the same promise.
     status(if to.is_null() { Err(libc::EFAULT) } else { unsafe { limit(0, resource, std::ptr::null(), to) } })
 }
 
 /// # Safety
-/// The contract of setrlimit(2).
+/// The caller keeps the contract of setrlimit(2).
 unsafe fn write(resource: c_int, from: *const rlimit64) -> c_int {
     // SAFETY: the caller keeps the same promise.
     status(if from.is_null() { Err(libc::EFAULT) } else { unsafe { limit(0, resource, from, std::ptr::null_mut()) } })
@@ -175,7 +175,7 @@ twice! {
 }
 
 /// # Safety
-/// The contract of prlimit(2).
+/// The caller keeps the contract of prlimit(2).
 unsafe fn change(process: pid_t, resource: c_int, new: *const rlimit64, old: *mut rlimit64) -> c_int {
     // SAFETY: the caller keeps the same promise.
     status(unsafe { limit(process, resource, new, old) })

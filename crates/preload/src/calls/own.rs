@@ -49,7 +49,7 @@ impl End {
 /// Moves bytes between this process and `process`. With `writes`, they go there, else they come here.
 ///
 /// # Safety
-/// The contract of process_vm_readv(2). `real` is a function of its type.
+/// The caller keeps the contract of process_vm_readv(2). `real` is a function of its type.
 unsafe fn transfer(
     real: &real::Real,
     process: pid_t,

@@ -1,5 +1,5 @@
-//! Calls about the system and about processes, and calls that start programs, whose arguments and environment are
-//! copied as a whole.
+//! Calls about the system and about processes, and calls that start programs. A call that starts a program gets near
+//! (ordinary) copies of its whole argument and environment lists.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::mem::transmute;
@@ -52,17 +52,18 @@ unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -
         set_errno(libc::ENOSYS);
         return std::ptr::null_mut();
     };
-    // SAFETY: the contract of popen(3): terminated strings; and the C library's function of this type.
+    // SAFETY: under the contract of popen(3), both strings are terminated. `call` is the C library's `popen`, which has
+    // this type.
     unsafe {
         let command = long_text(command);
         transmute::<*mut c_void, Call>(call)(command.pointer().cast(), mode)
     }
 }
 
-/// Strings in a list of pointers that ends with null.
+/// A list of pointers to strings. A null pointer ends it.
 type List = *const *const c_char;
 
-/// A near list of strings: the original, or a copy of all of it. After a successful exec, nothing remains to be freed.
+/// A near list of strings. It is the original list, or a copy of the list and of all its strings.
 struct Strings {
     original: List,
     copy: Option<Buffer>,
@@ -70,13 +71,13 @@ struct Strings {
 
 impl Strings {
     /// # Safety
-    /// Null or a valid list.
+    /// `list` is null or valid.
     unsafe fn new(list: List) -> Strings {
         let mut strings = Strings { original: list, copy: None };
         if list.is_null() || !kernel_is_blind() {
             return strings;
         }
-        // SAFETY: the caller keeps the same promise.
+        // SAFETY: the caller promises that `list` is valid if it is not null.
         let (count, bytes, far) = unsafe { measure(list) };
         let table = (count + 1) * size_of::<usize>();
         if !far {
@@ -84,7 +85,7 @@ impl Strings {
         }
         strings.copy = Buffer::new(table + bytes);
         if let Some(buffer) = &strings.copy {
-            // SAFETY: the buffer has room for the table and the strings.
+            // SAFETY: the list has `count` strings, and the buffer has room for the table and the strings.
             unsafe { copy_list(list, count, buffer.pointer().cast(), buffer.pointer().add(table)) };
         }
         strings
@@ -95,22 +96,22 @@ impl Strings {
     }
 }
 
-/// The number of strings, their bytes including their ends, and whether any of it is far.
+/// Returns the number of strings, their bytes including their ends, and true if any part of the list is far.
 ///
 /// # Safety
-/// A valid list.
+/// `list` is valid.
 unsafe fn measure(list: List) -> (usize, usize, bool) {
     let (mut count, mut bytes, mut far) = (0, 0, false);
     loop {
-        // SAFETY: the list is valid up to its end.
+        // SAFETY: `list` is valid up to its final null, which is not passed yet.
         let place = unsafe { list.add(count) };
         far |= is_far(place.cast(), size_of::<usize>());
-        // SAFETY: as above.
+        // SAFETY: `place` is an entry of a valid list.
         let string = unsafe { place.read() };
         if string.is_null() {
             return (count, bytes, far);
         }
-        // SAFETY: a string of a valid list.
+        // SAFETY: the strings of a valid list are terminated.
         let len = unsafe { libc::strlen(string) } + 1;
         far |= is_far(string.cast(), len);
         (count, bytes) = (count + 1, bytes + len);
@@ -118,10 +119,10 @@ unsafe fn measure(list: List) -> (usize, usize, bool) {
 }
 
 /// # Safety
-/// `list` has `count` strings. `table` has room for one pointer more, and `bytes` for all strings.
+/// `list` has `count` strings. `table` has room for `count + 1` pointers, and `bytes` has room for all strings.
 unsafe fn copy_list(list: List, count: usize, table: *mut *const c_char, mut bytes: *mut u8) {
     for index in 0..count {
-        // SAFETY: the caller's promise.
+        // SAFETY: `index` is below `count`, and the caller promises room for each string and its pointer.
         unsafe {
             let string = list.add(index).read();
             let len = libc::strlen(string) + 1;
@@ -130,11 +131,12 @@ unsafe fn copy_list(list: List, count: usize, table: *mut *const c_char, mut byt
             bytes = bytes.add(len);
         }
     }
-    // SAFETY: as above.
+    // SAFETY: the caller promises that `table` has room for `count + 1` pointers.
     unsafe { table.add(count).write(std::ptr::null()) };
 }
 
-/// Makes a call that executes another program, which must get this one's limits.
+/// Makes a call that executes another program. The kernel's soft limits become the program's own during the call,
+/// because the executed program inherits them.
 fn execute(call: impl FnOnce() -> c_int) -> c_int {
     limits::executing();
     let answer = call();
@@ -151,7 +153,7 @@ fn refused() -> c_int {
 unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
     let Some(call) = real::execve.get() else { return refused() };
-    // SAFETY: the contract of execve(2), and the C library's function of this type.
+    // SAFETY: the caller keeps the contract of execve(2). `call` is the C library's `execve`, which has this type.
     unsafe {
         let carried = Carried::new(environment);
         let environment = carried.as_ref().map_or(environment, Carried::list);
@@ -165,7 +167,7 @@ unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environ
 unsafe extern "C-unwind" fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
     let Some(call) = real::execvpe.get() else { return refused() };
-    // SAFETY: the contract of execvpe(3), and the C library's function of this type.
+    // SAFETY: the caller keeps the contract of execvpe(3). `call` is the C library's `execvpe`, which has this type.
     unsafe {
         let carried = Carried::new(environment);
         let environment = carried.as_ref().map_or(environment, Carried::list);
@@ -176,25 +178,25 @@ unsafe extern "C-unwind" fn execvpe(path: *const c_char, arguments: List, enviro
 }
 
 unsafe extern "C" {
-    /// The C library's variable. The program may have set it to its own list.
+    /// The C library's variable. The program may have set it to a list of its own.
     static mut environ: List;
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c_int {
-    // SAFETY: the contract of execv(3).
+    // SAFETY: the caller keeps the contract of execv(3), and `environ` is a valid list.
     unsafe { execve(path, arguments, environ) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execvp(path: *const c_char, arguments: List) -> c_int {
-    // SAFETY: the contract of execvp(3).
+    // SAFETY: the caller keeps the contract of execvp(3), and `environ` is a valid list.
     unsafe { execvpe(path, arguments, environ) }
 }
 
-/// A child that shares its parent's memory until it executes must not be traced in signal modes. It would stop at the
-/// trap's signal until its parent lets it continue, but the parent does not run before the child executes. So the child
-/// ends here with a message.
+/// ptrace(2). In signal modes, a child that shares its parent's memory until it executes (vfork) must not be traced.
+/// The child would stop at the trap signal until its parent lets it continue. But the parent does not run before the
+/// child executes. So the child ends here with a message.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ptrace(request: c_uint, process: pid_t, addr: *mut c_void, data: *mut c_void) -> c_long {
     type Call = unsafe extern "C-unwind" fn(c_uint, pid_t, *mut c_void, *mut c_void) -> c_long;
@@ -203,14 +205,15 @@ unsafe extern "C-unwind" fn ptrace(request: c_uint, process: pid_t, addr: *mut c
         say(format_args!(
             "hanare: a child that shares far memory cannot be traced where the trap is a signal; run debuggers with --mode thread\n"
         ));
-        // SAFETY: ends the child at once. Its parent goes on.
+        // SAFETY: `_exit` ends only the child. Its parent goes on.
         unsafe { libc::_exit(125) };
     }
-    // SAFETY: the C library's function of this type, with the caller's arguments.
+    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
     unsafe { transmute::<*mut c_void, Call>(call)(request, process, addr, data) }
 }
 
-/// Interposes a call with a variable number of arguments, which only C can read.
+/// Interposes a call with a variable number of arguments as a jump to the C function `$counted`. Only C can read such
+/// arguments.
 macro_rules! variadic {
     ($name:ident, $counted:ident) => {
         #[unsafe(naked)]
@@ -233,11 +236,11 @@ variadic!(execle, hanare_execle);
 
 type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
 
-/// Until it executes, the child shares this memory with every signal blocked, so it cannot trap. All that it reads must
-/// be near, including the attributes.
+/// Starts a process. Until the child executes, it shares this memory with every signal blocked, so no access can trap.
+/// So everything that it reads must be near, including the attributes.
 ///
 /// # Safety
-/// The contract of posix_spawn(3).
+/// The caller keeps the contract of posix_spawn(3). `real` is a function of the same type.
 unsafe fn spawn(
     real: &real::Real,
     process: *mut pid_t,
@@ -248,12 +251,12 @@ unsafe fn spawn(
     environment: List,
 ) -> c_int {
     let Some(call) = real.get() else { return libc::ENOSYS };
-    // SAFETY: the caller's promise, and the C library's function of this type.
+    // SAFETY: the caller keeps the contract of posix_spawn(3). `call` is the C library's function of this type.
     unsafe {
         let carried = Carried::new(environment);
         let environment = carried.as_ref().map_or(environment, Carried::list);
         let (path, arguments, environment) = (text(path), Strings::new(arguments), Strings::new(environment));
-        // The C library writes here with signals blocked.
+        // The C library writes the process number with signals blocked, when no access can trap.
         let process: Near<'_> = filled(process);
         let actions: Near<'_> = given(actions.cast::<libc::posix_spawn_file_actions_t>());
         let attributes: Near<'_> = given(attributes.cast::<libc::posix_spawnattr_t>());
@@ -277,7 +280,7 @@ unsafe extern "C-unwind" fn posix_spawn(
     arguments: List,
     environment: List,
 ) -> c_int {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller keeps the contract of posix_spawn(3).
     unsafe { spawn(&real::posix_spawn, process, path, actions, attributes, arguments, environment) }
 }
 
@@ -290,6 +293,6 @@ unsafe extern "C-unwind" fn posix_spawnp(
     arguments: List,
     environment: List,
 ) -> c_int {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller keeps the contract of posix_spawnp(3).
     unsafe { spawn(&real::posix_spawnp, process, path, actions, attributes, arguments, environment) }
 }

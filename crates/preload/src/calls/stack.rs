@@ -53,13 +53,13 @@ unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack_t) 
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: the C library's function of this type.
+    // SAFETY: `call` is the C library's function of this name, which has this type.
     let call = unsafe { transmute::<*mut std::ffi::c_void, Call>(call) };
     if !kernel_is_blind() {
         // SAFETY: the caller's arguments.
         return unsafe { call(new, old) };
     }
-    // SAFETY: the contract of sigaltstack(2).
+    // SAFETY: the caller keeps the contract of sigaltstack(2).
     let (mut wanted, told) = unsafe { (new.as_ref().copied(), filled(old)) };
     if let Some(stack) = wanted.as_mut().filter(|stack| is_far(stack.ss_sp, stack.ss_size)) {
         let Some(near) = near_stack(stack.ss_sp as usize, stack.ss_size) else {
