@@ -1,7 +1,7 @@
-//! Calls whose arguments only the kernel knows. If one fails with EFAULT, the pages of its arguments are accessed and
-//! the call is repeated. This is safe because the kernel reads its arguments before it acts. Calls that act first are
-//! handled by name ([`numbers`]). A structure that spans more than two pages, or points to further far memory, is not
-//! served.
+//! Calls whose arguments only the kernel knows. If such a call fails with EFAULT, the pages of its arguments are
+//! accessed and the call is repeated. The kernel reads its arguments before it acts, so a repeated call is safe. Calls
+//! that act first are served by name ([`numbers`]). A structure that spans more than two pages, or points to further
+//! far memory, is not served.
 
 use std::ffi::{c_int, c_long, c_ulong};
 use std::mem::transmute;
@@ -17,10 +17,10 @@ use crate::answer::{errno, set_errno, status};
 use crate::numbers;
 use crate::range::PAGE;
 
-/// Most attempts. Pages may be evicted between the access and the call, but not this often.
+/// Most attempts at a call. Pages may be evicted between the access and the call, but not this often.
 const TRIES: u32 = 100;
 
-/// Makes a call, and repeats it while pages of its arguments are absent.
+/// Makes a call, and repeats it while it fails because pages of its arguments are absent.
 fn again(arguments: &[usize], call: impl Fn() -> c_long) -> c_long {
     let before = errno();
     let mut answer = call();
@@ -36,11 +36,12 @@ fn again(arguments: &[usize], call: impl Fn() -> c_long) -> c_long {
     answer
 }
 
-/// Brings a page and the next one into view, writable if the program may write it. Returns false if the page is not
-/// far.
+/// Makes the page of `addr` and the next page present, and writable if the program may write them. Returns false if
+/// `addr` is not far.
 fn touch(addr: usize) -> bool {
     for page in [addr, addr.saturating_add(PAGE)].into_iter().filter(|&page| far::contains(page)) {
-        // SAFETY: a byte of far memory, which is mapped. Adding zero in one step changes nothing.
+        // SAFETY: `page` is a byte of far memory, which is mapped. The addition of 0 is one atomic step and changes
+        // nothing.
         let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
         if far::is_writable(page) {
             // `black_box` hides the 0: if the compiler saw it, it would make this a read.
@@ -52,7 +53,7 @@ fn touch(addr: usize) -> bool {
     far::contains(addr)
 }
 
-/// The C prototype is variadic. The third argument comes in the same register.
+/// ioctl(2). The C prototype is variadic, but it passes the third argument in the same register.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     type Call = unsafe extern "C-unwind" fn(c_int, c_ulong, ...) -> c_int;
@@ -64,7 +65,8 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
     again(&[argument], || unsafe { transmute::<*mut _, Call>(call)(fd, request, argument) }.into()) as c_int
 }
 
-/// As for [`ioctl`]. The call writes little, and a repeated call writes the same.
+/// prctl(2). The C prototype is variadic, but it passes the arguments in the same registers. A repeated call writes the
+/// same result again.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     type Call = unsafe extern "C-unwind" fn(c_int, ...) -> c_int;
@@ -84,7 +86,7 @@ unsafe fn control(real: &real::Real, fd: c_int, command: c_int, argument: usize)
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // Hanare's own descriptors are not passed to executed programs.
+    // The program must not make Hanare's own descriptors survive an exec.
     if command == libc::F_SETFD && is_own(fd) {
         set_errno(libc::EBADF);
         return -1;
@@ -95,18 +97,18 @@ unsafe fn control(real: &real::Real, fd: c_int, command: c_int, argument: usize)
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller keeps the contract of fcntl(2).
     unsafe { control(&real::fcntl, fd, command, argument) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
-    // SAFETY: the caller keeps the same promise.
+    // SAFETY: the caller keeps the contract of fcntl(2).
     unsafe { control(&real::fcntl64, fd, command, argument) }
 }
 
-/// Any call by number, above all `futex`, for which the C library has no function. Calls that need special treatment on
-/// far memory are handled by name ([`numbers`]).
+/// syscall(2). Programs use it above all for `futex`, for which the C library has no function. Calls that need special
+/// treatment on far memory are served by name ([`numbers`]).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn syscall(
     number: c_long,
@@ -121,7 +123,7 @@ unsafe extern "C-unwind" fn syscall(
     if let Some(answer) = answer_by_number(number, [a, b, c]) {
         return status(answer.map_err(|errno| errno.0)).into();
     }
-    // SAFETY: the caller's arguments, under the contract of the call.
+    // SAFETY: the arguments are valid for this system call, as the caller promises.
     if let Some(answer) = unsafe { numbers::by_name(number, [a, b, c, d, e, f]) } {
         return answer;
     }
