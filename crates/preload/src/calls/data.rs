@@ -1,6 +1,6 @@
-//! Calls that move bytes. Far bytes pass through a near buffer. If the descriptor is a stream of bytes, they pass piece
-//! by piece. If the descriptor preserves message boundaries, they pass as a whole. If a call fails after it moved a
-//! part, it returns the length of that part, like the kernel.
+//! Calls that move bytes. Far bytes pass through a near (ordinary) buffer. If the descriptor is a stream of bytes, they
+//! pass in pieces. If the descriptor preserves message boundaries, they pass as a whole. If a call fails after a part
+//! was moved, it reports that part, like the kernel.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::{transmute, zeroed};
@@ -13,21 +13,22 @@ use super::splice::keeps_pages;
 use super::vectors::Vectors;
 use crate::answer::set_errno;
 
-/// Checks whether a descriptor preserves message boundaries. If it does, a call must not be divided into pieces.
+/// Checks whether a descriptor preserves message boundaries. A call on such a descriptor must not be divided into
+/// pieces.
 fn keeps_borders(fd: c_int) -> bool {
     let (mut kind, mut len) = (0 as c_int, size_of::<c_int>() as socklen_t);
     let before = crate::answer::errno();
-    // SAFETY: both pointers lead to local variables.
+    // SAFETY: the kernel writes its results to `kind` and `len`.
     let answer = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast(), &raw mut len) };
     set_errno(before);
     answer == 0 && kind != libc::SOCK_STREAM
 }
 
-/// Checks whether a read returns all bytes that it asks for: true for a file or block device, false for a pipe or
+/// Checks whether a read returns all bytes that it asks for. This is true for a file, and false for a pipe or a
 /// terminal.
 fn is_storage(fd: c_int) -> bool {
     let before = crate::answer::errno();
-    // SAFETY: a `stat` of zeroes is a valid value, and the pointer leads to a local variable.
+    // SAFETY: zeroes are a valid `stat`, and `fstat` writes to this local variable.
     let (status, answer) = unsafe {
         let mut status: libc::stat = zeroed();
         let answer = libc::fstat(fd, &raw mut status);
@@ -42,40 +43,39 @@ fn refused(error: c_int) -> ssize_t {
     -1
 }
 
-/// Whether a call moves its bytes in pieces, and whether it goes on after a full piece.
+/// How a call continues after a full piece.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pieces {
     /// All bytes are one piece.
     Whole,
-    /// Continues until all bytes are moved or a piece is cut short.
+    /// The call continues until no bytes are left or a piece is cut short.
     On,
-    /// Stops after the first piece, because the remaining bytes may never arrive.
+    /// The call stops, because the remaining bytes may never arrive.
     Stop,
 }
 
 impl Pieces {
-    /// Returns the largest piece of a call on `total` bytes.
+    /// Returns the size of the largest piece of `total` bytes.
     fn most(self, total: usize) -> usize {
         if self == Pieces::Whole { total } else { total.min(PIECE) }
     }
 }
 
-/// Returns the bytes of the next piece. Like the kernel, it ends before the first byte that the program may not access.
-/// Returns `None` if no byte is accessible, or if a part of a message is not.
+/// Returns the size of the next piece. As in the kernel, the piece ends before the first byte that the program may not
+/// access. Returns `None` if no byte is accessible, or if a message is not accessible as a whole.
 ///
 /// # Safety
 /// `row` has `len` bytes left.
 unsafe fn open_piece(row: &Vectors, len: usize, pieces: Pieces, writes: bool) -> Option<usize> {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller promises that `row` has `len` bytes left.
     let open = unsafe { row.open_bytes(len, writes) };
     (open == len || open > 0 && pieces != Pieces::Whole).then_some(open)
 }
 
-/// Passes the bytes of a row (the buffers of a call, as one sequence) to `call(near, bytes, done before)`, piece by
-/// piece.
+/// Passes the bytes of `row` in pieces to `call(near, bytes, done)`. `done` is the number of bytes in earlier pieces.
 ///
 /// # Safety
-/// The row is valid and `total` bytes long.
+/// `row` is valid and `total` bytes long.
 unsafe fn give(
     mut row: Vectors,
     total: usize,
@@ -86,11 +86,11 @@ unsafe fn give(
     let Some(buffer) = Buffer::new(most) else { return refused(libc::ENOMEM) };
     let mut done = 0;
     loop {
-        // SAFETY: `row` has `total - done` bytes left, and the piece is not longer.
+        // SAFETY: `row` has `total - done` bytes left.
         let Some(piece) = (unsafe { open_piece(&row, most.min(total - done), pieces, false) }) else {
             return if done > 0 { done as ssize_t } else { refused(libc::EFAULT) };
         };
-        // SAFETY: `row` has at least `piece` bytes left, and the buffer has room for `most` bytes.
+        // SAFETY: `row` has at least `piece` bytes left, and the buffer has room for them.
         unsafe { row.gather(buffer.pointer(), piece) };
         let answer = call(buffer.pointer().cast(), piece, done);
         if answer < 0 {
@@ -103,10 +103,10 @@ unsafe fn give(
     }
 }
 
-/// Fills a row (the buffers of a call, as one sequence) from `call(near, bytes, done before)`, piece by piece.
+/// Fills `row` in pieces from `call(near, bytes, done)`. `done` is the number of bytes in earlier pieces.
 ///
 /// # Safety
-/// The row is valid and `total` bytes long.
+/// `row` is valid and `total` bytes long.
 unsafe fn take(
     mut row: Vectors,
     total: usize,
@@ -117,7 +117,7 @@ unsafe fn take(
     let Some(buffer) = Buffer::new(most) else { return refused(libc::ENOMEM) };
     let mut done = 0;
     loop {
-        // SAFETY: `row` has room for `total - done` bytes, and the piece is not longer.
+        // SAFETY: `row` has room for `total - done` bytes.
         let Some(piece) = (unsafe { open_piece(&row, most.min(total - done), pieces, true) }) else {
             return if done > 0 { done as ssize_t } else { refused(libc::EFAULT) };
         };
@@ -125,9 +125,9 @@ unsafe fn take(
         if answer < 0 {
             return if done > 0 { done as ssize_t } else { answer };
         }
-        // A result larger than the buffer is the length of a message that the kernel cut.
+        // A result larger than the piece is the full length of a message that was cut off.
         let came = (answer as usize).min(piece);
-        // SAFETY: `row` has room for at least `piece` bytes, and `came` is not larger.
+        // SAFETY: `row` has room for `total - done` bytes, and the buffer holds `came` bytes.
         unsafe { row.scatter(buffer.pointer(), came) };
         done += answer as usize;
         if came != piece || answer as usize != piece || done >= total || pieces != Pieces::On {
@@ -155,8 +155,9 @@ fn pieces_of_receive(fd: c_int, total: usize, flags: c_int) -> Pieces {
     if flags & libc::MSG_WAITALL != 0 { Pieces::On } else { Pieces::Stop }
 }
 
-/// Interposes calls on one buffer: `call(fd, buffer, len, more...)`. `done` is the number of bytes that earlier pieces
-/// moved. `room` is the buffer's size, which the checked variant (`__read_chk`) of a call passes.
+/// Interposes calls on one buffer: `call(fd, buffer, len, more...)`. `$next` computes a further argument of each piece,
+/// from the caller's argument and the bytes moved by earlier pieces. `$room` is the buffer's size, which a checked
+/// variant gets.
 macro_rules! one_buffer {
     ($move:ident, $pieces:ident: $($name:ident($($more:ident: $type:ty = $next:expr),*) $([$room:ident])?)*) => { $(
         #[unsafe(no_mangle)]
@@ -168,11 +169,11 @@ macro_rules! one_buffer {
             // SAFETY: `call` is the C library's function of this name, which has this type.
             let call = unsafe { transmute::<*mut c_void, Call>(call) };
             if !is_far(buffer, len) $(|| len > $room)? {
-                // SAFETY: the arguments are the caller's, who keeps the contract of the call.
+                // SAFETY: the caller keeps the contract of the call.
                 return unsafe { call(fd, buffer, len $(, $more)* $(, $room)?) };
             }
             let one = iovec { iov_base: buffer, iov_len: len };
-            // SAFETY: the contract of the call makes the buffer valid for `len` bytes.
+            // SAFETY: under the contract of the call, `buffer` is valid for `len` bytes.
             unsafe {
                 $move(Vectors::new(&raw const one, 1), len, $pieces(fd, len), |near, len, done| {
                     let _ = done;
@@ -216,15 +217,15 @@ macro_rules! many_buffers {
             // SAFETY: `call` is the C library's function of this name, which has this type.
             let call = unsafe { transmute::<*mut c_void, Call>(call) };
             let far = match kernel_is_blind() && count > 0 {
-                // SAFETY: the contract of the call makes the table and the buffers valid.
+                // SAFETY: under the contract of the call, the table and its buffers are valid.
                 true => unsafe { Vectors::new(buffers, count as usize) }.far_bytes(),
                 false => None,
             };
             let Some(total) = far else {
-                // SAFETY: the arguments are the caller's, who keeps the contract of the call.
+                // SAFETY: the caller keeps the contract of the call.
                 return unsafe { call(fd, buffers, count $(, $more)*) };
             };
-            // SAFETY: the contract of the call makes the table and the buffers valid, with `total` bytes in all.
+            // SAFETY: under the contract of the call, the table and its buffers are valid.
             unsafe {
                 $move(Vectors::new(buffers, count as usize), total, $pieces(fd, total), |near, len, done| {
                     let _ = done;
@@ -237,8 +238,7 @@ macro_rules! many_buffers {
     )* };
 }
 
-/// Returns the file offset of a piece that follows `done` bytes. The offset -1 means the file's own position, which the
-/// kernel advances.
+/// Like [`forward`], but keeps an offset of -1, which means the file's own position. The kernel advances this position.
 fn forward_unless_own((offset, done): (off_t, usize)) -> off_t {
     if offset == -1 { -1 } else { offset + done as off_t }
 }
@@ -277,7 +277,7 @@ unsafe extern "C-unwind" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, fl
     }
     let one = iovec { iov_base: buffer, iov_len: len };
     let pieces = pieces_of_receive(fd, len, flags);
-    // SAFETY: the contract of recv(2) makes the buffer valid for `len` bytes.
+    // SAFETY: under the contract of recv(2), `buffer` is valid for `len` bytes.
     unsafe { take(Vectors::new(&raw const one, 1), len, pieces, |near, len, _| call(fd, near, len, flags)) }
 }
 
@@ -295,7 +295,7 @@ unsafe extern "C-unwind" fn __recv_chk(
         return unsafe { recv(fd, buffer, len, flags) };
     }
     let Some(call) = real::__recv_chk.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's function of this type. The call ends the program.
+    // SAFETY: `call` is the C library's function of this name. It ends the program, because `len` is too large.
     unsafe { transmute::<*mut c_void, Call>(call)(fd, buffer, len, room, flags) }
 }
 
@@ -313,7 +313,7 @@ pub(crate) unsafe extern "C-unwind" fn send(fd: c_int, buffer: *mut c_void, len:
     }
     let one = iovec { iov_base: buffer, iov_len: len };
     let pieces = pieces_of_write(fd, len);
-    // SAFETY: the contract of send(2) makes the buffer valid for `len` bytes.
+    // SAFETY: under the contract of send(2), `buffer` is valid for `len` bytes.
     unsafe { give(Vectors::new(&raw const one, 1), len, pieces, |near, len, _| call(fd, near, len, flags)) }
 }
 
@@ -330,10 +330,11 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
     // SAFETY: `call` is the C library's function of this name, which has this type.
     let call = unsafe { transmute::<*mut c_void, Addressed<*mut sockaddr, *mut socklen_t>>(call) };
     if !kernel_is_blind() {
-        // SAFETY: the arguments are the caller's, who keeps the contract of the call.
+        // SAFETY: the caller keeps the contract of recvfrom(2).
         return unsafe { call(fd, buffer, len, flags, address, address_len) };
     }
-    // SAFETY: the contract of recvfrom(2) for address and length.
+    // SAFETY: under the contract of recvfrom(2), `address_len` is null or valid, and `address` is valid for that many
+    // bytes.
     let (near_address, near_len) = unsafe {
         let room = if address_len.is_null() { 0 } else { address_len.read() as usize };
         (filled_bytes(address, room), filled(address_len))
@@ -346,10 +347,10 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
     let one = iovec { iov_base: buffer, iov_len: len };
     let pieces = pieces_of_receive(fd, len, flags);
     let receive = |near, len, _| {
-        // SAFETY: the caller keeps the contract of recvfrom(2). The pointers are near copies.
+        // SAFETY: the caller keeps the contract of recvfrom(2), and near copies replace far arguments.
         unsafe { call(fd, near, len, flags, address, address_len) }
     };
-    // SAFETY: the contract of recvfrom(2) makes the buffer valid for `len` bytes.
+    // SAFETY: under the contract of recvfrom(2), `buffer` is valid for `len` bytes.
     unsafe { take(Vectors::new(&raw const one, 1), len, pieces, receive) }
 }
 
@@ -377,7 +378,7 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
         return unsafe { recvfrom(fd, buffer, len, flags, address, address_len) };
     }
     let Some(call) = real::__recvfrom_chk.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's function of this type. The call ends the program.
+    // SAFETY: `call` is the C library's function of this name. It ends the program, because `len` is too large.
     unsafe { transmute::<*mut c_void, Call>(call)(fd, buffer, len, room, flags, address, address_len) }
 }
 
@@ -396,7 +397,7 @@ pub(crate) unsafe extern "C-unwind" fn sendto(
     }
     // SAFETY: `call` is the C library's function of this name, which has this type.
     let call = unsafe { transmute::<*mut c_void, Addressed<*const sockaddr, socklen_t>>(call) };
-    // SAFETY: the contract of sendto(2) for the address.
+    // SAFETY: under the contract of sendto(2), `address` is null or valid for `address_len` bytes.
     let near_address = unsafe { given_bytes(address, address_len as usize) };
     let address = near_address.pointer().cast_const().cast();
     if !is_far(buffer, len) {
@@ -406,10 +407,10 @@ pub(crate) unsafe extern "C-unwind" fn sendto(
     let one = iovec { iov_base: buffer, iov_len: len };
     let pieces = pieces_of_write(fd, len);
     let send = |near, len, _| {
-        // SAFETY: the caller keeps the contract of sendto(2). The pointers are near copies.
+        // SAFETY: the caller keeps the contract of sendto(2), and near copies replace far arguments.
         unsafe { call(fd, near, len, flags, address, address_len) }
     };
-    // SAFETY: the contract of sendto(2) makes the buffer valid for `len` bytes.
+    // SAFETY: under the contract of sendto(2), `buffer` is valid for `len` bytes.
     unsafe { give(Vectors::new(&raw const one, 1), len, pieces, send) }
 }
 
@@ -418,22 +419,21 @@ type OnMessage = unsafe extern "C-unwind" fn(c_int, *mut msghdr, c_int) -> ssize
 /// Returns the header of a message and the bytes in its buffers, if any part of the message is far.
 ///
 /// # Safety
-/// The caller keeps the contract of recvmsg(2): `message` is null or points to a valid message.
+/// `message` is null or valid for recvmsg(2).
 unsafe fn far_message(message: *const msghdr) -> Option<(msghdr, usize)> {
     if message.is_null() || !kernel_is_blind() {
         return None;
     }
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: `message` is not null, so it is valid.
     let header = unsafe { message.read() };
-    // SAFETY: a valid message has valid buffers.
+    // SAFETY: the buffers of a valid message are valid.
     let row = unsafe { Vectors::new(header.msg_iov, header.msg_iovlen) };
     let rest = is_far(message.cast(), size_of::<msghdr>())
         || is_far(header.msg_name, header.msg_namelen as usize)
         || is_far(header.msg_control, header.msg_controllen);
     match row.far_bytes() {
         Some(total) => Some((header, total)),
-        // SAFETY: the table of buffers is near and valid. If there are more buffers than the kernel allows, it refuses
-        // the call.
+        // SAFETY: the message is valid. Its buffers are near, or the kernel refuses them because they are too many.
         None if rest => Some((header, unsafe { length(&header) })),
         None => None,
     }
@@ -442,9 +442,9 @@ unsafe fn far_message(message: *const msghdr) -> Option<(msghdr, usize)> {
 /// Returns the number of bytes in a message's buffers.
 ///
 /// # Safety
-/// `header` is a valid message.
+/// `header` is the header of a valid message.
 unsafe fn length(header: &msghdr) -> usize {
-    // SAFETY: `index` is below the number of buffers.
+    // SAFETY: `index` is below the number of buffers of a valid message.
     (0..header.msg_iovlen).map(|index| unsafe { (*header.msg_iov.add(index)).iov_len }).fold(0, usize::saturating_add)
 }
 
@@ -461,7 +461,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr
         // SAFETY: the caller keeps the contract of sendmsg(2).
         return unsafe { call(fd, message.cast_mut(), flags) };
     };
-    // SAFETY: the contract of sendmsg(2) makes name and control valid for their lengths.
+    // SAFETY: under the contract of sendmsg(2), name and control data are valid for their lengths.
     let (name, control) = unsafe {
         (
             given_bytes(header.msg_name, header.msg_namelen as usize),
@@ -475,10 +475,10 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr
         // The call sends the ancillary data with the first piece only.
         (header.msg_control, header.msg_controllen) =
             if done == 0 { (control.pointer(), header.msg_controllen) } else { (std::ptr::null_mut(), 0) };
-        // SAFETY: all parts of the message are near and valid during the call.
+        // SAFETY: all parts of this message are near and valid.
         unsafe { call(fd, &raw mut header, flags) }
     };
-    // SAFETY: the buffers belong to the message, which the caller made valid.
+    // SAFETY: the buffers of the caller's message are valid and hold `total` bytes.
     unsafe { give(Vectors::new(header.msg_iov, header.msg_iovlen), total, pieces_of_write(fd, total), send) }
 }
 
@@ -492,15 +492,14 @@ pub(crate) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, 
         // SAFETY: the caller keeps the contract of recvmsg(2).
         return unsafe { call(fd, message, flags) };
     };
-    // SAFETY: the contract of recvmsg(2) makes name and control valid for their lengths.
+    // SAFETY: under the contract of recvmsg(2), name and control data are valid for their lengths.
     let (name, control) = unsafe {
         (
             filled_bytes(header.msg_name.cast::<u8>(), header.msg_namelen as usize),
             filled_bytes(header.msg_control.cast::<u8>(), header.msg_controllen),
         )
     };
-    // The ancillary data belongs to the bytes that arrive with it. So only one call is made, even if it returns few
-    // bytes.
+    // Only one call is made, even if few bytes arrive, because the ancillary data belongs to these bytes.
     let pieces = match pieces_of_receive(fd, total, flags) {
         Pieces::On => Pieces::Whole,
         other => other,
@@ -511,16 +510,16 @@ pub(crate) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, 
         let mut header = header;
         (header.msg_name, header.msg_control) = (name.pointer(), control.pointer());
         (header.msg_iov, header.msg_iovlen) = (&raw mut one, 1);
-        // SAFETY: all parts of the message are near and valid during the call.
+        // SAFETY: all parts of this message are near and valid.
         let answer = unsafe { call(fd, &raw mut header, flags) };
         told.set(header);
         answer
     };
-    // SAFETY: the buffers belong to the message, which the caller made valid.
+    // SAFETY: the buffers of the caller's message are valid and hold `total` bytes.
     let answer = unsafe { take(Vectors::new(header.msg_iov, header.msg_iovlen), total, pieces, receive) };
     if answer >= 0 {
         let told = told.get();
-        // SAFETY: the message is the program's. The contract of recvmsg(2) lets the call fill its lengths and flags.
+        // SAFETY: `message` is the program's valid message, whose lengths and flags the call fills.
         unsafe {
             (*message).msg_namelen = told.msg_namelen;
             (*message).msg_controllen = told.msg_controllen;
@@ -541,6 +540,6 @@ unsafe extern "C-unwind" fn getrandom(buffer: *mut c_void, len: size_t, flags: c
         return unsafe { call(buffer, len, flags) };
     }
     let one = iovec { iov_base: buffer, iov_len: len };
-    // SAFETY: the contract of getrandom(2) makes the buffer valid for `len` bytes.
+    // SAFETY: under the contract of getrandom(2), `buffer` is valid for `len` bytes.
     unsafe { take(Vectors::new(&raw const one, 1), len, Pieces::On, |near, len, _| call(near, len, flags)) }
 }

@@ -1,8 +1,9 @@
-//! Closing descriptors. Programs such as daemons and shells close descriptors that they did not open, but must not
-//! close Hanare's. The program sees Hanare's descriptors as closed, and the kernel never gives it one of their numbers.
+//! Calls that close descriptors. Some programs (daemons, shells, process starters) close descriptors that they did not
+//! open, and must not close Hanare's. To the program, Hanare's descriptors appear closed. The kernel never gives the
+//! program one of their numbers.
 //!
-//! When Hanare closes a descriptor, its call also ends here, because its Rust code uses the same C library. Such calls
-//! are recognised by their return address.
+//! Hanare's own code also closes its descriptors through this module, because it calls the C library like any other
+//! code. The return address of such a call lies in this library.
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::mem::transmute;
@@ -21,7 +22,7 @@ fn refused(error: c_int) -> c_int {
 
 type Close = unsafe extern "C-unwind" fn(c_int) -> c_int;
 
-/// Performs close(2) for code at the address `caller`.
+/// close(2), called by code at `caller`.
 unsafe extern "C-unwind" fn close_for(fd: c_int, caller: usize) -> c_int {
     if OWN.contains(caller) {
         descriptors::forget(fd);
@@ -29,9 +30,9 @@ unsafe extern "C-unwind" fn close_for(fd: c_int, caller: usize) -> c_int {
         return refused(libc::EBADF);
     }
     match real::close.known() {
-        // SAFETY: `call` is the C library's `close`, which is also a cancellation point. It gets the caller's argument.
+        // SAFETY: `call` is the C library's `close`, which has this type. The argument is the caller's.
         Some(call) => unsafe { transmute::<*mut c_void, Close>(call)(fd) },
-        // SAFETY: the argument is the caller's, who keeps the contract of close(2).
+        // SAFETY: the argument is a number. The closed descriptor belongs to the caller.
         None => status(unsafe { kernel(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) }.map(drop)),
     }
 }
@@ -39,15 +40,15 @@ unsafe extern "C-unwind" fn close_for(fd: c_int, caller: usize) -> c_int {
 entry!(close, "rsi", "x1", close_for, fn(_fd: c_int) -> c_int);
 entry!(__close, "rsi", "x1", close_for, fn(_fd: c_int) -> c_int);
 
-/// Performs close_range(2) on all numbers except those of Hanare's descriptors.
+/// close_range(2) on all numbers except those of Hanare's descriptors.
 pub(super) fn close_others(first: c_uint, last: c_uint, flags: c_int) -> Result<(), c_int> {
     let call = |first: c_uint, last: c_uint| {
         let args = [first as usize, last as usize, flags as usize, 0, 0, 0];
-        // SAFETY: the arguments are plain numbers, and the call closes only descriptors of the program.
+        // SAFETY: the arguments are plain numbers. The closed descriptors are the program's.
         unsafe { kernel(libc::SYS_close_range, args) }.map(drop)
     };
-    // This call closes nothing: the kernel refuses an empty range, and CLOEXEC only sets a flag that Hanare's
-    // descriptors have.
+    // The kernel refuses an invalid range itself. CLOSE_RANGE_CLOEXEC closes nothing now, and Hanare's own descriptors
+    // are close-on-exec already.
     if first > last || flags & CLOSE_RANGE_CLOEXEC != 0 {
         return call(first, last);
     }
@@ -61,32 +62,31 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
     status(close_others(first, last, flags))
 }
 
-/// Before Linux 5.9, `close_range` does not exist. The loop then closes the numbers one by one, up to the limit on open
-/// files.
+/// closefrom(3). On Linux before 5.9, which has no close_range(2), closes the numbers one by one up to the limit.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn closefrom(first: c_int) {
     let first = first.max(0);
     if close_others(first as c_uint, c_uint::MAX, 0).is_ok() {
         return;
     }
-    // SAFETY: the call takes a plain number and changes nothing.
+    // SAFETY: `sysconf` only returns a number.
     let end = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) };
     for fd in first..c_int::try_from(end).unwrap_or(c_int::MAX) {
         if !descriptors::is_own(fd) {
-            // SAFETY: the argument is a plain number, and the descriptor belongs to the program.
+            // SAFETY: the argument is a plain number. The closed descriptor is the program's.
             let _ = unsafe { kernel(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
         }
     }
 }
 
-/// Makes `to` a duplicate of the descriptor `from`, as dup3(2) does. If `to` is one of Hanare's descriptors, fails with
-/// EBADF, as for a number above the limit: Hanare's threads use that descriptor.
+/// Duplicates `from` at the number `to`, as dup3(2) does. If `to` is one of Hanare's descriptors, the call fails with
+/// EBADF, as for a number above the limit.
 fn put_onto(from: c_int, to: c_int, flags: c_int) -> c_int {
     if descriptors::is_own(to) {
         return refused(libc::EBADF);
     }
     let args = [from as usize, to as usize, flags as usize, 0, 0, 0];
-    // SAFETY: the arguments are plain numbers, and the call closes only descriptors of the program.
+    // SAFETY: the arguments are plain numbers. The closed descriptor is the program's.
     match unsafe { kernel(libc::SYS_dup3, args) } {
         Ok(fd) => fd as c_int,
         Err(error) => refused(error),
@@ -97,7 +97,7 @@ fn put_or_keep(from: c_int, to: c_int) -> c_int {
     if from != to {
         return put_onto(from, to, 0);
     }
-    // SAFETY: the call takes a plain number and changes nothing.
+    // SAFETY: F_GETFD only returns the flags of a descriptor.
     match unsafe { kernel(libc::SYS_fcntl, [from as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) } {
         Ok(_) => to,
         Err(error) => refused(error),
@@ -119,8 +119,8 @@ extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
     put_onto(from, to, flags)
 }
 
-/// Returns the result of a call by number that would close one of Hanare's descriptors. Returns `None` for all other
-/// calls.
+/// Returns the result of a system call that would close Hanare's descriptors, and of every close_range. Returns `None`
+/// for all other calls.
 pub(super) fn answer_by_number(number: c_long, args: [usize; 3]) -> Option<Result<(), Errno>> {
     let [a, b, c] = args;
     let is_own = |fd: usize| descriptors::is_own(fd as c_int);

@@ -28,7 +28,7 @@ wrap! {
     statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, to: *mut libc::statx) -> c_int {
         path = text(path), to = filled(to)
     }
-    // The names that older C libraries give these calls.
+    // Older C libraries export these calls under the following names.
     __xstat(version: c_int, path: *const c_char, to: *mut libc::stat) -> c_int { path = text(path), to = filled(to) }
     __xstat64(version: c_int, path: *const c_char, to: *mut libc::stat64) -> c_int { path = text(path), to = filled(to) }
     __lxstat(version: c_int, path: *const c_char, to: *mut libc::stat) -> c_int { path = text(path), to = filled(to) }
@@ -160,14 +160,14 @@ macro_rules! open_text {
                 set_errno(libc::ENOSYS);
                 return std::ptr::null_mut();
             };
-            // SAFETY: the contract of the call makes the path null or a terminated string.
+            // SAFETY: under the contract of the call, the path is null or a terminated string.
             let near = unsafe { text($path) };
-            // SAFETY: the near copy is null or a terminated string.
+            // SAFETY: `near` is null, far, or a terminated string.
             if unsafe { is_hidden(libc::AT_FDCWD, near.pointer().cast()) } {
                 set_errno(libc::EACCES);
                 return std::ptr::null_mut();
             }
-            // SAFETY: `call` is the C library's function of this type. Its arguments are the caller's.
+            // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
             unsafe { std::mem::transmute::<*mut c_void, Call>(call)(near.pointer().cast() $(, $more)*) }
         }
     )* };
@@ -186,13 +186,15 @@ unsafe extern "C-unwind" fn mkdtemp(template: *mut c_char) -> *mut c_char {
         set_errno(libc::ENOSYS);
         return std::ptr::null_mut();
     };
-    // SAFETY: the contract of mkdtemp(3) makes the template a terminated string.
+    // SAFETY: under the contract of mkdtemp(3), the template is a terminated string.
     let near = unsafe { changed_text(template) };
     // SAFETY: `call` is the C library's function of this name, which has this type.
     let made = unsafe { std::mem::transmute::<*mut c_void, Call>(call)(near.pointer().cast()) };
     if made.is_null() { made } else { template }
 }
 
+/// Calls `call` with a near copy of the buffer `to`. Returns null on failure, and otherwise the address of the path.
+///
 /// # Safety
 /// `call` performs getcwd(3) into its argument. `to` is null or has room for `len` bytes.
 unsafe fn working_directory(to: *mut c_char, len: size_t, call: impl Fn(*mut c_char) -> *mut c_char) -> *mut c_char {
@@ -200,7 +202,7 @@ unsafe fn working_directory(to: *mut c_char, len: size_t, call: impl Fn(*mut c_c
         return call(to);
     }
     let before = errno();
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: `to` is not null, so the caller promises that it has room for `len` bytes.
     let near = unsafe { filled_bytes(to, len) };
     let answer = call(near.pointer().cast());
     if answer.is_null() {
@@ -217,7 +219,8 @@ unsafe extern "C-unwind" fn getcwd(to: *mut c_char, len: size_t) -> *mut c_char 
         set_errno(libc::ENOSYS);
         return std::ptr::null_mut();
     };
-    // SAFETY: the caller keeps the contract of getcwd(3), and `call` is the C library's function of this type.
+    // SAFETY: under the contract of getcwd(3), `to` is null or has room for `len` bytes. `call` is the C library's
+    // `getcwd`.
     unsafe { working_directory(to, len, |to| std::mem::transmute::<*mut c_void, Call>(call)(to, len)) }
 }
 
@@ -229,6 +232,7 @@ unsafe extern "C-unwind" fn __getcwd_chk(to: *mut c_char, len: size_t, room: siz
         return std::ptr::null_mut();
     };
     let near_len = len.min(room);
-    // SAFETY: the caller keeps the contract of getcwd(3), and `call` is the C library's function of this type.
+    // SAFETY: under the contract of getcwd(3), `to` is null or has room for `near_len` bytes. `call` is the C library's
+    // `__getcwd_chk`.
     unsafe { working_directory(to, near_len, |to| std::mem::transmute::<*mut c_void, Call>(call)(to, len, room)) }
 }

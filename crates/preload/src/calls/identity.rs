@@ -1,7 +1,7 @@
-//! Changes of user and groups. The C library makes every thread perform the system call, including Hanare's threads.
-//! The thread that serves faults must not access far memory: it would wait for itself. So in every mode, a list of
-//! groups is passed as a near copy. The call also runs on a near stack, because the C library stores the data for all
-//! threads on the stack.
+//! Changes of user and groups. The C library makes every thread perform the system call, including Hanare's own
+//! threads. These threads must not access far memory: the thread that serves faults would wait for itself. The C
+//! library keeps the data for all threads on the caller's stack, so the call runs on a near stack (in ordinary memory).
+//! A list of groups is passed as a near copy. Both rules hold in every mode.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;
@@ -15,7 +15,7 @@ use super::real;
 use crate::answer::set_errno;
 use crate::range::Range;
 
-/// Most groups of a process: the kernel's limit.
+/// Most groups, which is the kernel's limit.
 const GROUPS_MAX: usize = 65536;
 
 fn refused(error: c_int) -> c_int {
@@ -23,8 +23,8 @@ fn refused(error: c_int) -> c_int {
     -1
 }
 
-/// Makes a call on a near stack. Starts far memory first: after the change, the process may have no right to open the
-/// userfault descriptor or to reach its private server.
+/// Makes a call on a near stack. Starts far memory first if its start was deferred. After the change of user, the
+/// process may have no right to set up the trap or to reach the private server.
 fn on_near_stack(call: impl FnOnce() -> c_int) -> c_int {
     far::ensure_started();
     let here = 0_u8;
@@ -45,7 +45,7 @@ macro_rules! changes {
             let Some(call) = real::$name.get() else { return refused(libc::ENOSYS) };
             // SAFETY: `call` is the C library's function of this name, which has this type.
             let call = unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(call) };
-            // SAFETY: `call` is the C library's function, and all arguments are plain numbers.
+            // SAFETY: the arguments are plain numbers.
             on_near_stack(|| unsafe { call($($argument),*) })
         }
     )* };
@@ -63,11 +63,11 @@ changes! {
 }
 
 /// # Safety
-/// `list` is near memory, valid for `count` groups, or an address that the kernel refuses.
+/// `list` is near and has `count` groups, or the kernel refuses it as invalid.
 unsafe fn set_groups(count: size_t, list: *const gid_t) -> c_int {
     type Call = unsafe extern "C" fn(size_t, *const gid_t) -> c_int;
     let Some(call) = real::setgroups.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's function of this type. The caller guarantees that `list` is near or refused.
+    // SAFETY: `call` is the C library's `setgroups`, which has this type. The caller vouches for the list.
     on_near_stack(|| unsafe { transmute::<*mut c_void, Call>(call)(count, list) })
 }
 
@@ -76,26 +76,26 @@ unsafe extern "C" fn setgroups(count: size_t, list: *const gid_t) -> c_int {
     let bytes = count.min(GROUPS_MAX) * size_of::<gid_t>();
     let is_far = bytes > 0 && Range::covering(list as usize, bytes).is_some_and(Range::meets_far);
     if !is_far {
-        // SAFETY: `list` is near, and the caller keeps the contract of setgroups(2).
+        // SAFETY: under the contract of setgroups(2), `list` has `count` groups, and it is near.
         return unsafe { set_groups(count, list) };
     }
     let Some(buffer) = Buffer::new(bytes) else { return refused(libc::ENOMEM) };
-    // SAFETY: the contract of setgroups(2) makes the list valid for `bytes`. The buffer has room for `bytes` and does
-    // not overlap the list.
+    // SAFETY: under the contract of setgroups(2), the list is valid for these bytes. The buffer has room for them and
+    // does not overlap.
     unsafe {
         copy::copy(list.cast(), buffer.pointer(), bytes);
         set_groups(count, buffer.pointer().cast())
     }
 }
 
-/// Sets the groups as the C library's `initgroups` does. The C library's own function would keep the list in memory
-/// from `malloc`, which may be far.
+/// initgroups(3), with the list of groups in near memory. The C library's own function would keep the list in memory
+/// from `malloc`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn initgroups(user: *const c_char, group: gid_t) -> c_int {
     let Some(buffer) = Buffer::new(GROUPS_MAX * size_of::<gid_t>()) else { return refused(libc::ENOMEM) };
     let list = buffer.pointer().cast::<gid_t>();
     let mut found = GROUPS_MAX as c_int;
-    // SAFETY: the contract of initgroups(3) makes `user` a terminated string. `list` has room for `found` groups.
+    // SAFETY: under the contract of initgroups(3), `user` is terminated. `list` has room for `found` groups.
     unsafe {
         let user = text(user);
         // If the user has more groups than the kernel's limit, the further ones are left out.

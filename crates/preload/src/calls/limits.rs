@@ -1,10 +1,10 @@
-//! `getrlimit`, `setrlimit` and `prlimit`. For address space and data, the program sees the limits that it set,
-//! although the kernel's limits differ (`hanare_sys::limits`). Calls on other limits, or on other processes, go to the
-//! kernel.
+//! `getrlimit`, `setrlimit` and `prlimit`. For address space and data, the program sees the limits that it set. The
+//! kernel's limits differ from them (`hanare_sys::limits`). All other limits, and the limits of other processes, are
+//! left to the kernel.
 //!
-//! A program that this process executes inherits the kernel's limits. So an environment variable carries the limits
-//! that this program set. The variable enters the environment when the program first sets a limit. For an exec call
-//! with its own environment, [`Carried`] replaces the variable's entry.
+//! A program that this one executes inherits the kernel's limits. So an environment variable carries the limits that
+//! the program set. The program's first limit adds the variable to its environment. An exec call may pass another
+//! environment: the present value is added to it, or replaces its entry.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -15,27 +15,27 @@ use libc::{pid_t, rlimit, rlimit64};
 use super::near::{filled, given};
 use crate::answer::{errno, kernel, set_errno, status};
 
-/// The size of the entry in bytes: `HANARE_LIMITS=`, the value and the final zero.
+/// Size in bytes of the environment entry: `HANARE_LIMITS=`, the value and the final zero.
 const ENTRY_BYTES: usize = VARIABLE.len() + 1 + VALUE_BYTES + 1;
 
-/// The variable's entry in the program's environment (`HANARE_LIMITS=...`). Its bytes are changed in place.
+/// The variable's entry in the program's environment. It changes in place.
 static ENTRY: [AtomicU8; ENTRY_BYTES] = [const { AtomicU8::new(0) }; ENTRY_BYTES];
 static IS_SHOWN: AtomicBool = AtomicBool::new(false);
 
-/// Returns the bytes of `HANARE_LIMITS=` with the program's present limits, and a final zero.
+/// Returns the text `HANARE_LIMITS=`, the program's present limits and a final zero.
 fn text() -> impl Iterator<Item = u8> {
     VARIABLE.bytes().chain([b'=']).chain(limits::value()).chain([0])
 }
 
-/// Updates the environment variable after a limit changed. If there is no memory for a larger environment, executed
-/// programs see the kernel's limits.
+/// Updates the variable after a change of the limits. If there is no memory for a larger environment, executed programs
+/// see the kernel's limits.
 fn show() {
     for (place, byte) in ENTRY.iter().zip(text()) {
         place.store(byte, Ordering::Relaxed);
     }
     if !IS_SHOWN.swap(true, Ordering::Relaxed) {
         let before = errno();
-        // SAFETY: `ENTRY` is a terminated text that lives as long as this library, and the library is never unloaded.
+        // SAFETY: `ENTRY` holds a terminated text. It lives as long as this library, which is never unloaded.
         if unsafe { libc::putenv(ENTRY.as_ptr().cast_mut().cast()) } != 0 {
             IS_SHOWN.store(false, Ordering::Relaxed);
         }
@@ -43,28 +43,28 @@ fn show() {
     }
 }
 
-/// The environment for a program to be executed, with the entry that carries this program's limits.
+/// An environment for a program to be executed, which contains the variable.
 pub(crate) struct Carried {
     entries: Vec<*const c_char>,
     _own: Vec<u8>,
 }
 
 impl Carried {
-    /// Copies the environment and replaces the entry. Returns `None` if this program has no limits, so no entry is
-    /// needed.
+    /// Returns the environment `list` with the variable's present value. Returns `None` if the program has no limits:
+    /// then the environment needs no change.
     ///
     /// # Safety
-    /// `list` is null, or a list of terminated texts that ends with null and does not change during the value's life.
+    /// `list` is null, or a list of terminated texts that ends with null and does not change.
     pub(crate) unsafe fn new(list: *const *const c_char) -> Option<Carried> {
         if !limits::is_limited() || list.is_null() {
             return None;
         }
-        // A child of `vfork` shares its parent's memory until it executes, but has other limits. So the entry is not
-        // the shared `ENTRY`.
+        // A child that shares its parent's memory until it executes has its own limits. So it must not change the
+        // parent's entry, and gets an entry of its own.
         let own: Vec<u8> = text().collect();
         let mut entries = Vec::new();
         for at in 0.. {
-            // SAFETY: `at` does not pass the final null of the list, which ends this loop.
+            // SAFETY: `list` is valid up to its final null, which is not passed yet.
             let entry = unsafe { list.add(at).read() };
             if entry.is_null() {
                 break;
@@ -84,28 +84,28 @@ impl Carried {
     }
 }
 
-/// Returns the kind of a limit, if `process` is this one and Hanare keeps limits of that kind.
+/// Returns the kind of a limit if Hanare keeps this limit for the calling process.
 fn own_kind(process: pid_t, resource: c_int) -> Option<Kind> {
     let is_own = process == 0 || process as u32 == std::process::id();
     Kind::of(resource).filter(|_| is_own && limits::are_kept())
 }
 
-/// Reads the old limit and sets a new one, each if requested.
+/// Returns the old limit in `old` and sets the limit `new`. Each pointer may be null.
 ///
 /// # Safety
-/// `new` and `old` are each null or valid.
+/// Each pointer is null or valid.
 unsafe fn exchange(kind: Kind, resource: c_int, new: *const rlimit64, old: *mut rlimit64) -> Result<(), c_int> {
-    // Both pointers may be equal, and a refused call must not write the old limit. So the old limit is written last.
+    // `old` and `new` may be equal, and a refused call must not write the old limit. So the old limit is written last.
     if new.is_null() && !old.is_null() {
-        // SAFETY: the caller guarantees that `old` is null or valid.
+        // SAFETY: `old` is not null, so the caller promises that it is valid.
         let near = unsafe { filled(old) };
-        // The kernel first writes its own limit to `old`, so an invalid pointer causes EFAULT. SAFETY: `near` points to
-        // a local copy, or is the program's own pointer, which the kernel checks.
+        // The kernel first writes its own limit, so that an invalid pointer causes EFAULT. SAFETY: the pointer is a
+        // near copy, or the pointer that the program passed.
         unsafe { kernel(libc::SYS_prlimit64, [0, resource as usize, 0, near.pointer() as usize, 0, 0]) }?;
     }
     let before = limits::get(kind).map_err(|errno| errno.0)?;
     if !new.is_null() {
-        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+        // SAFETY: `new` is not null, so the caller promises that it is valid.
         let rlimit64 { rlim_cur, rlim_max } = unsafe { new.read() };
         limits::set(kind, Limit { soft: rlim_cur, hard: rlim_max }).map_err(|errno| errno.0)?;
         if rlim_cur != UNLIMITED || IS_SHOWN.load(Ordering::Relaxed) {
@@ -113,7 +113,7 @@ unsafe fn exchange(kind: Kind, resource: c_int, new: *const rlimit64, old: *mut 
         }
     }
     if !old.is_null() {
-        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+        // SAFETY: `old` is not null, so the caller promises that it is valid.
         unsafe { old.write(rlimit64 { rlim_cur: before.soft, rlim_max: before.hard }) };
     }
     Ok(())
@@ -123,31 +123,31 @@ unsafe fn exchange(kind: Kind, resource: c_int, new: *const rlimit64, old: *mut 
 /// The caller keeps the contract of prlimit(2).
 unsafe fn limit(process: pid_t, resource: c_int, new: *const rlimit64, old: *mut rlimit64) -> Result<(), c_int> {
     if let Some(kind) = own_kind(process, resource) {
-        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+        // SAFETY: the caller keeps the contract of prlimit(2).
         return unsafe { exchange(kind, resource, new, old) };
     }
-    // SAFETY: by the contract of prlimit(2), both pointers are null or valid.
+    // SAFETY: under the contract of prlimit(2), both pointers are null or valid.
     let (new, old) = unsafe { (given(new), filled(old)) };
     let args = [process as usize, resource as usize, new.pointer() as usize, old.pointer() as usize, 0, 0];
-    // SAFETY: the arguments are the caller's, with near copies in place of far structures.
+    // SAFETY: the arguments are the caller's, with near copies of far ones.
     unsafe { kernel(libc::SYS_prlimit64, args) }.map(drop)
 }
 
 /// # Safety
 /// The caller keeps the contract of getrlimit(2).
 unsafe fn read(resource: c_int, to: *mut rlimit64) -> c_int {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: `to` is not null, so it is valid under the contract of getrlimit(2).
     status(if to.is_null() { Err(libc::EFAULT) } else { unsafe { limit(0, resource, std::ptr::null(), to) } })
 }
 
 /// # Safety
 /// The caller keeps the contract of setrlimit(2).
 unsafe fn write(resource: c_int, from: *const rlimit64) -> c_int {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: `from` is not null, so it is valid under the contract of setrlimit(2).
     status(if from.is_null() { Err(libc::EFAULT) } else { unsafe { limit(0, resource, from, std::ptr::null_mut()) } })
 }
 
-// On 64-bit processors, `rlimit` and `rlimit64` have the same layout.
+// Numbers have 64 bits, so the two structures are the same.
 const _: () = assert!(size_of::<rlimit>() == size_of::<rlimit64>());
 
 macro_rules! twice {
@@ -180,6 +180,6 @@ twice! {
 /// # Safety
 /// The caller keeps the contract of prlimit(2).
 unsafe fn change(process: pid_t, resource: c_int, new: *const rlimit64, old: *mut rlimit64) -> c_int {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller keeps the contract of prlimit(2).
     status(unsafe { limit(process, resource, new, old) })
 }

@@ -1,20 +1,21 @@
-//! System calls on far buffers in sigbus and sigsegv mode. In these modes a signal reports an access to an absent page.
-//! The kernel cannot raise a signal during a system call, so it fails the call with EFAULT. This module interposes the
-//! C library's wrappers and passes near copies of far data to the kernel. In thread mode, and for near data, each call
-//! goes straight to the C library. Its functions are cancellation points and do more than the system call.
+//! System calls on far buffers in signal modes (sigbus and sigsegv). In these modes a fault raises a signal, which the
+//! kernel cannot do during a system call. So the kernel fails a call with EFAULT at an absent far page. This module
+//! interposes the C library's wrappers and passes near (ordinary) copies of far data to the kernel. In thread mode, and
+//! for near data, each call goes unchanged to the C library. It does not go to the kernel directly: the C library's
+//! functions are cancellation points and do more than the system call.
 //!
 //! - `near` makes the copies. `data` moves any number of bytes. `files`, `sockets`, `waiting`, `queues`, `process` and
-//!   `stdio` copy paths and structures.
-//! - `descriptors` protects Hanare's own descriptors from being closed. `identity` ensures that changes of user and
-//!   groups in the C library access no far memory. Both work in every mode.
-//! - `limits`, in every mode, shows the program its own resource limits.
-//! - `own` is about the program's own memory, accessed through the kernel.
-//! - `splice`, in every mode, is about pages to which the kernel would keep references.
-//! - `again` is for calls whose argument types only the kernel knows (`ioctl`, `fcntl`, `syscall`): a call that fails
-//!   is repeated once its pages are present.
+//!   `stdio` interpose calls with paths and structures. `stack` replaces far signal stacks.
+//! - `descriptors` prevents the program from closing Hanare's own descriptors, in every mode.
+//! - `identity` keeps the C library's changes of user and groups away from far memory, in every mode.
+//! - `limits` shows the program its own resource limits, in every mode.
+//! - `own` serves accesses to the program's own memory through the kernel.
+//! - `splice` serves calls after which the kernel would keep references to pages, in every mode.
+//! - `again` serves calls whose arguments only the kernel knows (`ioctl`, `fcntl`, `syscall`). It makes the pages of
+//!   the arguments present and repeats the failed call.
 //!
-//! The engine and the servers' links also call these functions, even while a fault is being resolved. So
-//! [`real::resolve`] looks up all symbols beforehand, and a call with near arguments costs only a comparison.
+//! The engine and the connections to the servers also call these functions, even while a fault is being resolved. So
+//! symbols are looked up in advance ([`real::resolve`]), and a call with near arguments costs only one comparison more.
 
 mod again;
 pub(crate) mod data;
@@ -34,8 +35,8 @@ mod stdio;
 mod vectors;
 pub(crate) mod waiting;
 
-/// Interposes one call. `$argument = $copy` names an argument that may be far, and the expression that makes a near
-/// copy. After the call, the copies are written back and freed.
+/// Interposes calls. `$far = $copy` names an argument that may be far, and the expression that makes its near copy.
+/// When the call has returned, the copies are written back and freed.
 macro_rules! wrap {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty { $($far:ident = $copy:expr),* })*) => { $(
         #[unsafe(no_mangle)]
@@ -49,14 +50,14 @@ macro_rules! wrap {
                 std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C-unwind" fn($($type),*) -> $result>(call)
             };
             if !crate::calls::near::kernel_is_blind() {
-                // SAFETY: the arguments are the caller's, who keeps the contract of the call.
+                // SAFETY: the caller keeps the contract of the call.
                 return unsafe { call($($argument),*) };
             }
             $(
-                // SAFETY: by the contract of the call, the argument is null or valid for the bytes that `$copy` copies.
+                // SAFETY: under the contract of the call, the argument is null or valid for what is copied.
                 let mut $far = unsafe { $copy };
             )*
-            // SAFETY: the arguments are the caller's, with near copies in place of far memory.
+            // SAFETY: the caller keeps the contract of the call. Near copies replace far arguments.
             let answer = unsafe { call($(crate::calls::near::Argument::<$type>::given(&$argument)),*) };
             $( $far.settle(answer as i64); )*
             answer

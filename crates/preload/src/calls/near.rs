@@ -1,4 +1,4 @@
-//! Near copies of far data for the duration of a call.
+//! Near (ordinary) copies of far data for the duration of a call.
 
 use std::ffi::{c_char, c_void};
 use std::marker::PhantomData;
@@ -11,25 +11,27 @@ use libc::{pollfd, sigset_t};
 use crate::answer::kernel;
 use crate::range::{PAGE, Range};
 
-/// Bytes of a cached buffer. A call that may be divided into pieces copies at most this many at a time.
+/// Size of a cached buffer in bytes. If a call may be divided into pieces, at most this many bytes are copied at a
+/// time.
 pub(crate) const PIECE: usize = 256 << 10;
 
-/// Number of buffers cached for later calls. It is more than the number of threads that usually make such a call at
+/// Number of buffers that are cached for later calls. It should be larger than the number of threads in such calls at
 /// once.
 const KEPT: usize = 16;
 
-/// Bytes of the longest path, including its final zero: the kernel's limit.
+/// Longest path in bytes, including its end. This is the kernel's limit.
 const PATH_BYTES: usize = 4096;
 
 static FREE: [AtomicUsize; KEPT] = [const { AtomicUsize::new(0) }; KEPT];
 
-/// Checks whether a system call fails with EFAULT at an absent far page, as in sigbus and sigsegv mode.
+/// Checks whether a system call fails with EFAULT at an absent far page, as it does in sigbus and sigsegv mode.
 #[inline]
 pub(crate) fn kernel_is_blind() -> bool {
     far::trap_signal().is_some()
 }
 
-/// Checks whether any byte of a range is far, if the mode is one in which the kernel cannot access absent far pages.
+/// Checks whether any byte of a range is far. Always returns false in thread mode, in which the kernel can access
+/// absent far pages.
 pub(crate) fn is_far(addr: *const c_void, len: usize) -> bool {
     len > 0
         && kernel_is_blind()
@@ -39,14 +41,14 @@ pub(crate) fn is_far(addr: *const c_void, len: usize) -> bool {
         })
 }
 
-/// Near memory of at least the requested size, page-aligned, with arbitrary contents.
+/// A buffer in near memory, page-aligned, of at least the requested size. Its first contents are arbitrary.
 pub(crate) struct Buffer {
     addr: usize,
     len: usize,
 }
 
 impl Buffer {
-    /// Returns `None` if the kernel has no memory for the buffer.
+    /// Returns a buffer of at least `len` bytes, or `None` if the kernel has no memory.
     pub(crate) fn new(len: usize) -> Option<Buffer> {
         let len = len.max(PIECE).checked_next_multiple_of(PAGE)?;
         if len == PIECE
@@ -55,7 +57,7 @@ impl Buffer {
             return Some(Buffer { addr, len });
         }
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: the kernel chooses a free address, so the new mapping replaces no other mapping.
+        // SAFETY: the kernel maps fresh memory at an address of its choice.
         let addr = unsafe { kernel(libc::SYS_mmap, [0, len, prot as usize, flags as usize, usize::MAX, 0]) }.ok()?;
         Some(Buffer { addr, len })
     }
@@ -76,24 +78,24 @@ impl Drop for Buffer {
     }
 }
 
-/// Which bytes are copied back to the program when the call has returned.
+/// The part of a copy that is copied back to the program when the call has returned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Back {
     Nothing,
-    /// All bytes, if the call succeeded. If it failed, the kernel wrote nothing.
+    /// All bytes, if the call succeeded. The kernel writes nothing if the call fails.
     Whole,
-    /// All bytes, even if the call failed. This is for the remaining time of a wait.
+    /// All bytes, even if the call failed. An interrupted wait writes the remaining time.
     Always,
-    /// As many bytes as the call's result times this element size. The elements behind that may have been changed by
-    /// other threads during the call.
+    /// As many bytes as the call's result times this element size. Other threads may change the remaining elements
+    /// during the call.
     Counted(usize),
-    /// Only the result field (`revents`) of each polled descriptor.
+    /// The result field (`revents`) of each polled descriptor.
     Found,
 }
 
-/// The value passed to a call in place of an argument. If the argument is null or near, the value is the argument
-/// itself. If the program may not access the argument, the value is also the argument itself, and the kernel refuses
-/// it. Otherwise the value is a near copy. Dropping it copies back what the kernel may have written.
+/// The value that a call gets in place of a pointer argument. It is a near copy if the argument is far and the program
+/// has access to it. Otherwise it is the argument itself, and the kernel refuses memory without access. Dropping a
+/// `Near` copies back what the kernel may have written.
 pub(crate) struct Near<'a> {
     original: *mut u8,
     len: usize,
@@ -104,14 +106,15 @@ pub(crate) struct Near<'a> {
 
 impl Near<'_> {
     /// # Safety
-    /// `original` is null or valid for reading `len` bytes, and for writing them if they are copied back.
+    /// `original` is null or valid for reading `len` bytes. If `back` copies bytes back, it is also valid for writing
+    /// them.
     unsafe fn new(original: *mut u8, len: usize, back: Back) -> Self {
         let mut near = Near { original, len, copy: None, back, _of_the_call: PhantomData };
         if is_far(original.cast(), len) && is_open(original as usize, len, back != Back::Nothing) {
             near.copy = Buffer::new(len);
             if let Some(buffer) = &near.copy {
-                // SAFETY: the caller guarantees that `original` is valid for `len` bytes. The buffer is large enough
-                // and separate.
+                // SAFETY: the caller promises that `original` is valid for `len` bytes. The buffer has room for them
+                // and does not overlap.
                 unsafe { copy::copy(original, buffer.pointer(), len) };
             }
         }
@@ -137,30 +140,29 @@ impl Drop for Near<'_> {
         let Some(buffer) = &self.copy else { return };
         match self.back {
             Back::Nothing => {}
-            // SAFETY: the caller of `new` guarantees that `original` is valid. The program keeps its memory until its
-            // call returns.
+            // SAFETY: `new` got an `original` that is valid for `len` bytes. The program's memory still exists after
+            // its own call.
             Back::Found => unsafe { give_found(buffer.pointer().cast(), self.original.cast(), self.len) },
-            // SAFETY: the caller of `new` guarantees that `original` is valid for writing `len` bytes, and the buffer
-            // is separate.
+            // SAFETY: `new` got an `original` that is valid for writing `len` bytes, and the buffer holds as many.
             _ => unsafe { copy::copy(buffer.pointer(), self.original, self.len) },
         }
     }
 }
 
-/// Copies the result field of each descriptor and nothing else, because other threads may change the rest during the
+/// Copies the result field of each descriptor and nothing else. Other threads may change the other fields during the
 /// call.
 ///
 /// # Safety
-/// `from` and `to` each have `len` bytes. `to` is the program's.
+/// `from` and `to` have `len` bytes each. `to` is the program's memory.
 unsafe fn give_found(from: *const pollfd, to: *mut pollfd, len: usize) {
     for index in 0..len / size_of::<pollfd>() {
-        // SAFETY: the caller guarantees that `index` is inside both arrays. The field is written through a pointer,
+        // SAFETY: both arrays have `len` bytes, so both have this descriptor. The field is written through a pointer,
         // because the program's memory need not be aligned.
         unsafe { (&raw mut (*to.add(index)).revents).write_unaligned((*from.add(index)).revents) };
     }
 }
 
-/// An argument of an interposed call, which can be converted to the form that the kernel gets.
+/// An argument of an interposed call. `given` returns the value that the kernel gets.
 pub(crate) trait Argument<T> {
     fn given(&self) -> T;
 }
@@ -183,7 +185,7 @@ impl<T> Argument<*const T> for Near<'_> {
     }
 }
 
-/// Checks whether the program may read all far parts of a range, or write them if `writes` is true.
+/// Checks whether the program itself may read all far parts of a range, or write them if `writes` is true.
 pub(crate) fn is_open(addr: usize, len: usize, writes: bool) -> bool {
     addr.checked_add(len).is_some_and(|end| far::open_until(addr, end, writes) == end)
 }
@@ -193,7 +195,7 @@ pub(crate) fn is_open(addr: usize, len: usize, writes: bool) -> bool {
 /// # Safety
 /// `argument` is null or valid.
 pub(crate) unsafe fn given<'a, T>(argument: *const T) -> Near<'a> {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller promises that `argument` is null or valid for a `T`.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), size_of::<T>(), Back::Nothing) }
 }
 
@@ -202,16 +204,16 @@ pub(crate) unsafe fn given<'a, T>(argument: *const T) -> Near<'a> {
 /// # Safety
 /// `argument` is null or valid.
 pub(crate) unsafe fn filled<'a, T>(argument: *mut T) -> Near<'a> {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller promises that `argument` is null or valid for a `T`.
     unsafe { Near::new(argument.cast(), size_of::<T>(), Back::Whole) }
 }
 
-/// Passes a time that the call counts down, even if a signal interrupts the call.
+/// Passes a time that the call counts down, even if it is interrupted.
 ///
 /// # Safety
 /// `argument` is null or valid.
 pub(crate) unsafe fn counted_down<'a, T>(argument: *mut T) -> Near<'a> {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller promises that `argument` is null or valid for a `T`.
     unsafe { Near::new(argument.cast(), size_of::<T>(), Back::Always) }
 }
 
@@ -220,7 +222,7 @@ pub(crate) unsafe fn counted_down<'a, T>(argument: *mut T) -> Near<'a> {
 /// # Safety
 /// `argument` is null or valid for `count` elements.
 pub(crate) unsafe fn filled_elements<'a, T>(argument: *mut T, count: usize) -> Near<'a> {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller promises that `argument` is null or valid for `count` elements.
     unsafe { Near::new(argument.cast(), count.saturating_mul(size_of::<T>()), Back::Counted(size_of::<T>())) }
 }
 
@@ -229,7 +231,7 @@ pub(crate) unsafe fn filled_elements<'a, T>(argument: *mut T, count: usize) -> N
 /// # Safety
 /// `argument` is null or valid for `count` descriptors.
 pub(crate) unsafe fn polled<'a>(argument: *mut pollfd, count: usize) -> Near<'a> {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller promises that `argument` is null or valid for `count` descriptors.
     unsafe { Near::new(argument.cast(), count.saturating_mul(size_of::<pollfd>()), Back::Found) }
 }
 
@@ -238,7 +240,7 @@ pub(crate) unsafe fn polled<'a>(argument: *mut pollfd, count: usize) -> Near<'a>
 /// # Safety
 /// `argument` is null or valid for `len` bytes.
 pub(crate) unsafe fn given_bytes<'a, T>(argument: *const T, len: usize) -> Near<'a> {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller promises that `argument` is null or valid for `len` bytes.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), len, Back::Nothing) }
 }
 
@@ -247,53 +249,53 @@ pub(crate) unsafe fn given_bytes<'a, T>(argument: *const T, len: usize) -> Near<
 /// # Safety
 /// `argument` is null or valid for `len` bytes.
 pub(crate) unsafe fn filled_bytes<'a, T>(argument: *mut T, len: usize) -> Near<'a> {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller promises that `argument` is null or valid for `len` bytes.
     unsafe { Near::new(argument.cast(), len, Back::Whole) }
 }
 
 /// Passes a terminated string, such as a path.
 ///
 /// # Safety
-/// `argument` is null or a valid string up to its final zero.
+/// `argument` is null or valid up to its end.
 pub(crate) unsafe fn text<'a>(argument: *const c_char) -> Near<'a> {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller promises that `argument` is null or valid up to its end.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), text_len(argument), Back::Nothing) }
 }
 
 /// Passes a terminated string that the call changes in place.
 ///
 /// # Safety
-/// `argument` is null or a valid string up to its final zero.
+/// `argument` is null or valid up to its end.
 pub(crate) unsafe fn changed_text<'a>(argument: *mut c_char) -> Near<'a> {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller promises that `argument` is null or valid up to its end.
     unsafe { Near::new(argument.cast(), text_len(argument), Back::Whole) }
 }
 
 /// Passes a terminated string of any length, such as a command.
 ///
 /// # Safety
-/// `argument` is null or a valid string up to its final zero.
+/// `argument` is null or valid up to its end.
 pub(crate) unsafe fn long_text<'a>(argument: *const c_char) -> Near<'a> {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller promises that `argument` is null or valid up to its end.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), bytes_of_text(argument, usize::MAX), Back::Nothing) }
 }
 
-/// Returns the bytes of a path, including its final zero. If the path is too long, returns one byte more than the
-/// kernel allows: the kernel then refuses the path.
+/// Returns the bytes of a far path, including its end. If the path is too long, returns one byte more than the kernel
+/// allows: the kernel refuses the path before it reads the end.
 ///
 /// # Safety
-/// `text` is null or a valid string up to its final zero.
+/// `text` is null or valid up to its end.
 unsafe fn text_len(text: *const c_char) -> usize {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller promises that `text` is null or valid up to its end.
     unsafe { bytes_of_text(text, PATH_BYTES) }
 }
 
-/// Returns the bytes of a far string including its final zero, but at most `most` plus one. Returns 0 for a near
-/// string. Also returns 0 if the string runs into memory that the program may not read: the kernel then gets the string
-/// itself and returns the error.
+/// Returns the bytes of a far string, including its end, and at most `most` plus one. Returns 0 for a near string. Also
+/// returns 0 if the string runs into memory that the program may not read: the kernel gets this string unchanged and
+/// returns the error.
 ///
 /// # Safety
-/// `text` is near, or a valid string up to its final zero.
+/// `text` is near, or valid up to its end.
 unsafe fn bytes_of_text(text: *const c_char, most: usize) -> usize {
     if !kernel_is_blind() || !far::contains(text as usize) {
         return 0;
@@ -306,7 +308,7 @@ unsafe fn bytes_of_text(text: *const c_char, most: usize) -> usize {
             return 0;
         }
         let piece = (page_end - at).min(most - len);
-        // SAFETY: the program may read this page from `at` on, and the search ends at the end of the page.
+        // SAFETY: the string is valid up to its end, and the program may read this page.
         let found = unsafe { libc::strnlen(at as *const c_char, piece) };
         len += found;
         if found < piece {
@@ -316,8 +318,7 @@ unsafe fn bytes_of_text(text: *const c_char, most: usize) -> usize {
     len + 1
 }
 
-/// A signal mask for a wait, without the trap's signal. A handler that runs during the wait may access far memory, and
-/// a fault under a blocked signal kills the process.
+/// A signal mask for a wait, without the trap signal. A handler that runs during the wait may access far memory.
 pub(crate) struct Mask {
     given: *const sigset_t,
     set: sigset_t,
@@ -327,17 +328,17 @@ impl Mask {
     /// # Safety
     /// `given` is null or valid.
     pub(crate) unsafe fn new(given: *const sigset_t) -> Mask {
-        // SAFETY: a set of zeroes is the empty set, and `given` is valid if it is not null.
+        // SAFETY: zeroes are an empty set, and `given` is null or valid.
         let mut set = unsafe { if given.is_null() { std::mem::zeroed() } else { given.read_unaligned() } };
         if let Some(trap) = far::trap_signal() {
-            // SAFETY: `set` is a local variable, and the signal number is valid.
+            // SAFETY: `set` is a local set, and `trap` is a valid signal number.
             let removed = unsafe { libc::sigdelset(&raw mut set, trap) };
             debug_assert_eq!(removed, 0);
         }
         Mask { given, set }
     }
 
-    /// Does nothing, because the kernel does not change the mask.
+    /// Does nothing, because no part of a mask is copied back.
     pub(crate) fn settle(&mut self, _answer: i64) {}
 }
 

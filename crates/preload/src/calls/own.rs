@@ -1,9 +1,9 @@
-//! The program's own memory, accessed through the kernel: `process_vm_readv` and `process_vm_writev` on this process,
-//! and `/proc/self/mem`.
+//! Accesses to the program's own memory through the kernel: `process_vm_readv` and `process_vm_writev` within this
+//! process, and `/proc/self/mem`.
 //!
-//! In the modes in which the kernel cannot access far memory, near copies replace far pieces on both sides.
-//! `/proc/self/mem` is not supported: a read returns EIO at an absent page, or ends before it. In sigsegv mode the file
-//! would show zeroes for absent pages, so it cannot be opened.
+//! In signal modes, near (ordinary) copies replace the far pieces on both sides of a transfer. `/proc/self/mem` has no
+//! such support: a read fails with EIO at an absent page, or ends before it. In sigsegv mode the file would show zeroes
+//! for absent pages, so it cannot be opened.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::mem::transmute;
@@ -23,7 +23,7 @@ fn refused(error: c_int) -> ssize_t {
 
 type Transfer = unsafe extern "C-unwind" fn(pid_t, *const iovec, c_ulong, *const iovec, c_ulong, c_ulong) -> ssize_t;
 
-/// One side of a transfer: a table of buffers. `is_here` is true if the buffers are in this process.
+/// One side of a transfer, which is a table of buffers. `is_here` is true if the buffers are in this process.
 struct End {
     table: Vec<iovec>,
     is_here: bool,
@@ -31,12 +31,12 @@ struct End {
 
 impl End {
     /// # Safety
-    /// `table` is valid for `count` rows.
+    /// `table` is a valid table of `count` buffers.
     unsafe fn new(table: *const iovec, count: c_ulong, is_here: bool) -> End {
         if count == 0 {
             return End { table: Vec::new(), is_here };
         }
-        // SAFETY: the caller guarantees that `table` is valid for `count` rows, and `count` is not 0.
+        // SAFETY: the caller promises a valid table. Only an empty table may be null.
         let table = unsafe { std::slice::from_raw_parts(table, count as usize) }.to_vec();
         End { table, is_here }
     }
@@ -46,10 +46,10 @@ impl End {
     }
 }
 
-/// Moves bytes between this process and `process`: to `process` if `writes` is true, else from it.
+/// Moves bytes between this process and `process`: to `process` if `writes` is true, and otherwise to this process.
 ///
 /// # Safety
-/// The caller keeps the contract of process_vm_readv(2). `real` is a function of that type.
+/// The caller keeps the contract of process_vm_readv(2). `real` is a function of the same type.
 unsafe fn transfer(
     real: &real::Real,
     process: pid_t,
@@ -59,14 +59,14 @@ unsafe fn transfer(
     writes: bool,
 ) -> ssize_t {
     let Some(call) = real.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: the caller guarantees that `real` has the type `Transfer`.
+    // SAFETY: the caller promises that `real` has this type.
     let call = unsafe { transmute::<*mut c_void, Transfer>(call) };
     let is_too_long = [local_count, remote_count].into_iter().any(|count| count as usize > BUFFERS_MAX);
     if !kernel_is_blind() || is_too_long {
-        // SAFETY: the arguments are the caller's, who keeps the contract of the call.
+        // SAFETY: the caller keeps the contract of the call.
         return unsafe { call(process, local, local_count, remote, remote_count, flags) };
     }
-    // SAFETY: the contract of the call makes both tables valid.
+    // SAFETY: under the contract of the call, both tables are valid.
     let (here, there) = unsafe {
         (End::new(local, local_count, true), End::new(remote, remote_count, process as u32 == std::process::id()))
     };
@@ -75,7 +75,7 @@ unsafe fn transfer(
         (Err(error), _) | (_, Err(error)) => return refused(error),
     };
     let (near, far) = (here.buffers(), there.buffers());
-    // SAFETY: the arguments are the caller's, with near memory in place of far memory.
+    // SAFETY: the caller keeps the contract of the call, and near memory replaces far memory.
     let answer =
         unsafe { call(process, near.as_ptr(), near.len() as c_ulong, far.as_ptr(), far.len() as c_ulong, flags) };
     if answer > 0 {
@@ -94,7 +94,7 @@ pub(crate) unsafe extern "C-unwind" fn process_vm_readv(
     flags: c_ulong,
 ) -> ssize_t {
     let (here, there) = ((local, local_count), (remote, remote_count));
-    // SAFETY: the caller keeps the contract of `process_vm_readv`.
+    // SAFETY: the caller keeps the contract of process_vm_readv(2).
     unsafe { transfer(&real::process_vm_readv, process, here, there, flags, false) }
 }
 
@@ -108,14 +108,15 @@ pub(crate) unsafe extern "C-unwind" fn process_vm_writev(
     flags: c_ulong,
 ) -> ssize_t {
     let (here, there) = ((local, local_count), (remote, remote_count));
-    // SAFETY: the caller keeps the contract of `process_vm_writev`.
+    // SAFETY: the caller keeps the contract of process_vm_writev(2).
     unsafe { transfer(&real::process_vm_writev, process, here, there, flags, true) }
 }
 
 // ---- files ----------------------------------------------------------------------------------------------------------
 
-/// Checks whether a path leads to this process's memory file in sigsegv mode, in which the file would show zeroes. A
-/// path that is still far has no near copy because the program may not read it. Such a path leads to no file.
+/// Checks whether a path leads to this process's memory file in sigsegv mode, in which the file would show zeroes. Far
+/// paths were replaced by near copies before, except those that the program may not read. So a path that is still far
+/// leads to no file.
 ///
 /// # Safety
 /// `path` is null, far, or a terminated text.
@@ -123,27 +124,27 @@ pub(crate) unsafe fn is_hidden(dir: c_int, path: *const c_char) -> bool {
     if far::trap_signal() != Some(libc::SIGSEGV) || path.is_null() || far::contains(path as usize) {
         return false;
     }
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: `path` is neither null nor far, so it is a terminated text.
     let name = unsafe { CStr::from_ptr(path) }.to_bytes();
     let is_named_so = name == b"mem" || name.ends_with(b"/mem");
-    // SAFETY: `path` is near, so it is a terminated text, as the caller guarantees.
+    // SAFETY: `path` is neither null nor far, so it is a terminated text.
     is_named_so && unsafe { place(dir, path) }.is_some_and(|place| is_own_memory(&place))
 }
 
-/// Returns the absolute path of the file that a path leads to.
+/// Returns the path of the file that `path` leads to, without symbolic links.
 ///
 /// # Safety
 /// `path` is a terminated text.
 unsafe fn place(dir: c_int, path: *const c_char) -> Option<Vec<u8>> {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller promises that `path` is terminated.
     let near = unsafe { text(path) };
     let flags = (libc::O_PATH | libc::O_CLOEXEC) as usize;
-    // SAFETY: the path is near. An `O_PATH` descriptor allows no access to the file, and it is closed below.
+    // SAFETY: the path is near and terminated. The descriptor gives no access to the file, and is closed below.
     let fd = unsafe { kernel(libc::SYS_openat, [dir as usize, near.pointer() as usize, flags, 0, 0, 0]) }.ok()?;
     let link = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).ok()?;
     let mut place = vec![0u8; 4096];
     let (link, to) = (link.as_ptr() as usize, place.as_mut_ptr() as usize);
-    // SAFETY: the link is a terminated path, and the buffer and the descriptor belong to this function.
+    // SAFETY: `link` is terminated, `to` is a local buffer of this length, and `fd` belongs to this function.
     let len = unsafe {
         let len = kernel(libc::SYS_readlinkat, [libc::AT_FDCWD as usize, link, to, place.len(), 0, 0]);
         kernel(libc::SYS_close, [fd, 0, 0, 0, 0, 0]).ok()?;
@@ -159,8 +160,8 @@ fn is_own_memory(place: &[u8]) -> bool {
     place.strip_prefix(own.as_bytes()).is_some_and(|rest| rest == b"mem" || rest.starts_with(b"task/"))
 }
 
-// The first four functions have variadic C prototypes, but a caller passes the mode in the same register as here. The
-// other four are their checked variants.
+// The first four calls have variadic prototypes, but these pass the mode in the same register. The other four are their
+// checked variants.
 macro_rules! opening {
     ($($name:ident($([$dir:ident: $number:ty])? path $(, $mode:ident: $type:ty)?))*) => { $(
         #[unsafe(no_mangle)]
@@ -169,11 +170,11 @@ macro_rules! opening {
         ) -> c_int {
             type Call = unsafe extern "C-unwind" fn($($number,)? *const c_char, c_int $(, $type)?) -> c_int;
             let Some(call) = real::$name.get() else { return refused(libc::ENOSYS) as c_int };
-            #[allow(unused_mut, unused_assignments)] // calls without a folder use the working directory
+            #[allow(unused_mut, unused_assignments)] // without `dir`, a path begins at the working directory
             let mut dir = libc::AT_FDCWD;
             $(dir = $dir;)?
-            // SAFETY: by the contract of open(2), the path is a terminated string. `call` is the C library's function
-            // of this type.
+            // SAFETY: under the contract of open(2), the path is a terminated string. `call` is the C library's
+            // function of this type.
             unsafe {
                 let near = text(path);
                 if is_hidden(dir, near.pointer().cast()) {

@@ -1,5 +1,5 @@
-//! Calls about the system and about processes, and calls that start programs. The arguments and environment of a new
-//! program are copied as a whole.
+//! Calls about the system and about processes, and calls that start programs. A call that starts a program gets near
+//! (ordinary) copies of its whole argument and environment lists.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use std::mem::transmute;
@@ -52,19 +52,18 @@ unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -
         set_errno(libc::ENOSYS);
         return std::ptr::null_mut();
     };
-    // SAFETY: by the contract of popen(3), both are terminated strings. `call` is the C library's function of this
-    // type.
+    // SAFETY: under the contract of popen(3), both strings are terminated. `call` is the C library's `popen`, which has
+    // this type.
     unsafe {
         let command = long_text(command);
         transmute::<*mut c_void, Call>(call)(command.pointer().cast(), mode)
     }
 }
 
-/// A list of pointers to strings. A null pointer ends the list.
+/// A list of pointers to strings. A null pointer ends it.
 type List = *const *const c_char;
 
-/// A list of strings in near memory: the original list, or a copy of the list and all strings. The copy is freed only
-/// if the exec fails: a successful exec replaces the whole memory.
+/// A near list of strings. It is the original list, or a copy of the list and of all its strings.
 struct Strings {
     original: List,
     copy: Option<Buffer>,
@@ -72,13 +71,13 @@ struct Strings {
 
 impl Strings {
     /// # Safety
-    /// `list` is null or a valid list.
+    /// `list` is null or valid.
     unsafe fn new(list: List) -> Strings {
         let mut strings = Strings { original: list, copy: None };
         if list.is_null() || !kernel_is_blind() {
             return strings;
         }
-        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+        // SAFETY: the caller promises that `list` is valid if it is not null.
         let (count, bytes, far) = unsafe { measure(list) };
         let table = (count + 1) * size_of::<usize>();
         if !far {
@@ -86,7 +85,7 @@ impl Strings {
         }
         strings.copy = Buffer::new(table + bytes);
         if let Some(buffer) = &strings.copy {
-            // SAFETY: the buffer has room for the table and the strings.
+            // SAFETY: the list has `count` strings, and the buffer has room for the table and the strings.
             unsafe { copy_list(list, count, buffer.pointer().cast(), buffer.pointer().add(table)) };
         }
         strings
@@ -97,22 +96,22 @@ impl Strings {
     }
 }
 
-/// Returns the number of strings, their bytes including the final zeroes, and whether the list or any string is far.
+/// Returns the number of strings, their bytes including their ends, and true if any part of the list is far.
 ///
 /// # Safety
-/// `list` is a valid list.
+/// `list` is valid.
 unsafe fn measure(list: List) -> (usize, usize, bool) {
     let (mut count, mut bytes, mut far) = (0, 0, false);
     loop {
-        // SAFETY: `count` does not pass the list's final null.
+        // SAFETY: `list` is valid up to its final null, which is not passed yet.
         let place = unsafe { list.add(count) };
         far |= is_far(place.cast(), size_of::<usize>());
-        // SAFETY: `place` is an entry of the list.
+        // SAFETY: `place` is an entry of a valid list.
         let string = unsafe { place.read() };
         if string.is_null() {
             return (count, bytes, far);
         }
-        // SAFETY: an entry of a valid list points to a terminated string.
+        // SAFETY: the strings of a valid list are terminated.
         let len = unsafe { libc::strlen(string) } + 1;
         far |= is_far(string.cast(), len);
         (count, bytes) = (count + 1, bytes + len);
@@ -122,11 +121,10 @@ unsafe fn measure(list: List) -> (usize, usize, bool) {
 /// Copies the strings of `list` to `bytes`, and writes a list of the copies to `table`.
 ///
 /// # Safety
-/// `list` has `count` strings. `table` has room for `count + 1` pointers, and `bytes` for all strings.
+/// `list` has `count` strings. `table` has room for `count + 1` pointers, and `bytes` has room for all strings.
 unsafe fn copy_list(list: List, count: usize, table: *mut *const c_char, mut bytes: *mut u8) {
     for index in 0..count {
-        // SAFETY: `index` is below `count`, and the caller guarantees that `table` and `bytes` have room for this
-        // string.
+        // SAFETY: `index` is below `count`, and the caller promises room for each string and its pointer.
         unsafe {
             let string = list.add(index).read();
             let len = libc::strlen(string) + 1;
@@ -135,12 +133,12 @@ unsafe fn copy_list(list: List, count: usize, table: *mut *const c_char, mut byt
             bytes = bytes.add(len);
         }
     }
-    // SAFETY: the caller guarantees that `table` has room for `count + 1` pointers.
+    // SAFETY: the caller promises that `table` has room for `count + 1` pointers.
     unsafe { table.add(count).write(std::ptr::null()) };
 }
 
-/// Makes a call that executes another program. During the call, the kernel's limits are those that this program set,
-/// because the new program inherits the kernel's limits.
+/// Makes a call that executes another program. The kernel's soft limits become the program's own during the call,
+/// because the executed program inherits them.
 fn execute(call: impl FnOnce() -> c_int) -> c_int {
     limits::executing();
     let answer = call();
@@ -157,7 +155,7 @@ fn refused() -> c_int {
 unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
     let Some(call) = real::execve.get() else { return refused() };
-    // SAFETY: the caller keeps the contract of execve(2), and `call` is the C library's function of this type.
+    // SAFETY: the caller keeps the contract of execve(2). `call` is the C library's `execve`, which has this type.
     unsafe {
         let carried = Carried::new(environment);
         let environment = carried.as_ref().map_or(environment, Carried::list);
@@ -171,7 +169,7 @@ unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environ
 unsafe extern "C-unwind" fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
     let Some(call) = real::execvpe.get() else { return refused() };
-    // SAFETY: the caller keeps the contract of execvpe(3), and `call` is the C library's function of this type.
+    // SAFETY: the caller keeps the contract of execvpe(3). `call` is the C library's `execvpe`, which has this type.
     unsafe {
         let carried = Carried::new(environment);
         let environment = carried.as_ref().map_or(environment, Carried::list);
@@ -182,25 +180,25 @@ unsafe extern "C-unwind" fn execvpe(path: *const c_char, arguments: List, enviro
 }
 
 unsafe extern "C" {
-    /// The C library's variable. The program may have set it to its own list.
+    /// The C library's variable. The program may have set it to a list of its own.
     static mut environ: List;
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c_int {
-    // SAFETY: the caller keeps the contract of execv(3).
+    // SAFETY: the caller keeps the contract of execv(3), and `environ` is a valid list.
     unsafe { execve(path, arguments, environ) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execvp(path: *const c_char, arguments: List) -> c_int {
-    // SAFETY: the caller keeps the contract of execvp(3).
+    // SAFETY: the caller keeps the contract of execvp(3), and `environ` is a valid list.
     unsafe { execvpe(path, arguments, environ) }
 }
 
-/// Refuses one case in signal modes: a child that shares its parent's memory until it executes (`vfork`) asks to be
-/// traced. At the trap's signal, such a child would stop until its parent continues it. But the parent does not run
-/// before the child executes. So the child ends here with a message.
+/// ptrace(2). In signal modes, a child that shares its parent's memory until it executes (vfork) must not be traced.
+/// The child would stop at the trap signal until its parent lets it continue. But the parent does not run before the
+/// child executes. So the child ends here with a message.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ptrace(request: c_uint, process: pid_t, addr: *mut c_void, data: *mut c_void) -> c_long {
     type Call = unsafe extern "C-unwind" fn(c_uint, pid_t, *mut c_void, *mut c_void) -> c_long;
@@ -209,14 +207,15 @@ unsafe extern "C-unwind" fn ptrace(request: c_uint, process: pid_t, addr: *mut c
         say(format_args!(
             "hanare: a child that shares far memory cannot be traced where the trap is a signal; run debuggers with --mode thread\n"
         ));
-        // SAFETY: `_exit` ends the child at once, and the parent continues.
+        // SAFETY: `_exit` ends only the child. Its parent goes on.
         unsafe { libc::_exit(125) };
     }
-    // SAFETY: `call` is the C library's function of this type. Its arguments are the caller's.
+    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
     unsafe { transmute::<*mut c_void, Call>(call)(request, process, addr, data) }
 }
 
-/// Interposes a call with a variable number of arguments by a jump to C code, because only C code can read them.
+/// Interposes a call with a variable number of arguments as a jump to the C function `$counted`. Only C can read such
+/// arguments.
 macro_rules! variadic {
     ($name:ident, $counted:ident) => {
         #[unsafe(naked)]
@@ -239,11 +238,11 @@ variadic!(execle, hanare_execle);
 
 type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
 
-/// Starts a program. Until the child executes, it shares this memory with every signal blocked, so it cannot resolve
-/// faults. All memory that the child reads must be near, including the attributes.
+/// Starts a process. Until the child executes, it shares this memory with every signal blocked, so no access can trap.
+/// So everything that it reads must be near, including the attributes.
 ///
 /// # Safety
-/// The caller keeps the contract of posix_spawn(3).
+/// The caller keeps the contract of posix_spawn(3). `real` is a function of the same type.
 unsafe fn spawn(
     real: &real::Real,
     process: *mut pid_t,
@@ -254,12 +253,12 @@ unsafe fn spawn(
     environment: List,
 ) -> c_int {
     let Some(call) = real.get() else { return libc::ENOSYS };
-    // SAFETY: the caller keeps the contract of posix_spawn(3), and `call` is the C library's function of this type.
+    // SAFETY: the caller keeps the contract of posix_spawn(3). `call` is the C library's function of this type.
     unsafe {
         let carried = Carried::new(environment);
         let environment = carried.as_ref().map_or(environment, Carried::list);
         let (path, arguments, environment) = (text(path), Strings::new(arguments), Strings::new(environment));
-        // The C library writes the child's number to `process` with signals blocked, so `process` must be near too.
+        // The C library writes the process number with signals blocked, when no access can trap.
         let process: Near<'_> = filled(process);
         let actions: Near<'_> = given(actions.cast::<libc::posix_spawn_file_actions_t>());
         let attributes: Near<'_> = given(attributes.cast::<libc::posix_spawnattr_t>());
@@ -283,7 +282,7 @@ unsafe extern "C-unwind" fn posix_spawn(
     arguments: List,
     environment: List,
 ) -> c_int {
-    // SAFETY: the caller keeps the contract of `posix_spawn`.
+    // SAFETY: the caller keeps the contract of posix_spawn(3).
     unsafe { spawn(&real::posix_spawn, process, path, actions, attributes, arguments, environment) }
 }
 
@@ -296,6 +295,6 @@ unsafe extern "C-unwind" fn posix_spawnp(
     arguments: List,
     environment: List,
 ) -> c_int {
-    // SAFETY: the caller keeps the contract of `posix_spawnp`.
+    // SAFETY: the caller keeps the contract of posix_spawnp(3).
     unsafe { spawn(&real::posix_spawnp, process, path, actions, attributes, arguments, environment) }
 }

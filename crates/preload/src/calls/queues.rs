@@ -8,7 +8,7 @@ use super::near::{filled, filled_bytes, filled_elements, given, given_bytes, tex
 use super::wrap;
 
 wrap! {
-    // The C prototype is variadic. A caller passes `mode` and `attributes` in the same registers as for this signature.
+    // The C prototype of `mq_open` is variadic, but it passes the further arguments in the same registers.
     mq_open(name: *const c_char, flags: c_int, mode: mode_t, attributes: *const mq_attr) -> mqd_t {
         name = text(name), attributes = created_with(attributes, flags)
     }
@@ -49,16 +49,16 @@ wrap! {
     }
 }
 
-/// Returns the bytes of a System V message whose text has `len` bytes, including the type before the text.
+/// Returns the size in bytes of a System V message of `len` bytes, including the type in front of it.
 fn with_type(len: size_t) -> usize {
     len.saturating_add(size_of::<c_long>())
 }
 
-/// Passes the attributes of a new queue. If the call creates no queue, the argument does not exist, and null is passed.
+/// Passes the attributes of a new queue, or null if the call creates no queue and so has no such argument.
 ///
 /// # Safety
 /// If the call creates a queue, `attributes` is null or valid.
 unsafe fn created_with<'a>(attributes: *const mq_attr, flags: c_int) -> super::near::Near<'a> {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller promises that `attributes` is null or valid if the call creates a queue.
     unsafe { given(if flags & libc::O_CREAT != 0 { attributes } else { std::ptr::null() }) }
 }

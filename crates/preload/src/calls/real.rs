@@ -1,4 +1,4 @@
-//! The C library's own functions, which the interposed calls use.
+//! The C library's own functions, which the interposed functions call.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
@@ -15,22 +15,22 @@ impl Real {
         Real { name, found: AtomicPtr::new(null_mut()) }
     }
 
-    /// Returns the function's address, or `None` if this C library does not have the function.
+    /// Returns the address of the function, or `None` if no library after this one has it.
     #[inline]
     pub(crate) fn get(&self) -> Option<*mut c_void> {
         let found = self.found.load(Ordering::Acquire);
         if found.is_null() { self.look_up() } else { Some(found) }
     }
 
-    /// Returns the function's address if it was looked up before, else `None`. In a forked child, a lookup could wait
-    /// for a lock that no thread of the child will release.
+    /// Returns the address of the function if it was looked up before, and otherwise `None`. This never looks it up: in
+    /// a forked child, a lookup could wait for a lock that no thread of the child will release.
     pub(crate) fn known(&self) -> Option<*mut c_void> {
         Some(self.found.load(Ordering::Acquire)).filter(|found| !found.is_null())
     }
 
     #[cold]
     fn look_up(&self) -> Option<*mut c_void> {
-        // SAFETY: `dlsym` only needs a terminated name, and the name is a C string literal.
+        // SAFETY: `dlsym` gets a terminated name.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.found.store(found, Ordering::Release);
         (!found.is_null()).then_some(found)
@@ -40,7 +40,7 @@ impl Real {
 macro_rules! reals {
     ($($name:ident)*) => {
         $(
-            #[allow(non_upper_case_globals)] // each has its function's name
+            #[allow(non_upper_case_globals)] // each static has its function's name
             pub(crate) static $name: Real = {
                 match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                     Ok(name) => Real::new(name),

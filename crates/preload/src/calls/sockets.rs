@@ -1,4 +1,4 @@
-//! Addresses and options of sockets, and pairs of descriptors.
+//! Calls that pass addresses or options of sockets, or return pairs of descriptors.
 
 use std::ffi::{c_int, c_void};
 
@@ -7,12 +7,12 @@ use libc::{sockaddr, socklen_t};
 use super::near::{Near, filled, filled_bytes, given_bytes};
 use super::wrap;
 
-/// Passes the buffer for an address that a call fills. `len` points to the size of the buffer.
+/// Passes the buffer for an address that the call writes. `len` points to the size of the buffer.
 ///
 /// # Safety
 /// `len` is null or valid. `address` is null or valid for `*len` bytes.
 unsafe fn filled_address<'a, T>(address: *mut T, len: *const socklen_t) -> Near<'a> {
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller promises that `len` is null or valid, and that `address` is null or valid for `*len` bytes.
     unsafe { filled_bytes(address, if len.is_null() { 0 } else { len.read() as usize }) }
 }
 

@@ -1,9 +1,9 @@
-//! Calls after which the kernel keeps references to the program's pages: a pipe to pages given by `vmsplice`, a socket
-//! to pages sent with `MSG_ZEROCOPY`. When a far page is evicted, its frame (physical page) is reused, so these
-//! references would show other bytes. Therefore a pipe gets copies of far pages in every mode. Zero-copy sends fail as
-//! they do on sockets that do not support them.
+//! Calls after which the kernel keeps references to the program's pages. A pipe refers to pages given by `vmsplice`,
+//! and a socket refers to pages sent with `MSG_ZEROCOPY`. Hanare reuses the memory of an evicted far page, so such
+//! references would show other bytes. Therefore a pipe gets copies of far pages in every mode. Zero-copy sends are
+//! refused, as the kernel refuses them for sockets without this feature.
 //!
-//! `splice`, `sendfile` and `copy_file_range` use the program's memory only for offsets, so the offsets are copied.
+//! `splice`, `sendfile` and `copy_file_range` access the program's memory only for offsets.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::transmute;
@@ -42,11 +42,11 @@ fn refused(error: c_int) -> ssize_t {
 
 // ---- pipes ----------------------------------------------------------------------------------------------------------
 
-/// Most buffers of a call: the kernel's limit.
+/// Most buffers of a call, which is the kernel's limit.
 pub(super) const BUFFERS_MAX: usize = 1024;
 
-/// A far piece of the program's buffers and the near memory that replaces it, at the same offset in its page. The near
-/// memory is not cached for other calls, because a pipe may keep references to it for a long time.
+/// A far piece of the program's buffers, and the near memory that replaces it in a call. Both have the same offset in
+/// their pages. The near memory is never reused, because a pipe may keep references to it for a long time.
 struct Stand {
     far: *mut u8,
     near: *mut u8,
@@ -58,7 +58,7 @@ impl Stand {
         let lead = far as usize % PAGE;
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let args = [0, lead + len, prot as usize, flags as usize, usize::MAX, 0];
-        // SAFETY: the kernel chooses a free address, so the new mapping replaces no other mapping.
+        // SAFETY: the kernel maps fresh memory at an address of its choice.
         let start = unsafe { kernel(libc::SYS_mmap, args) }?;
         Ok(Stand { far, near: (start + lead) as *mut u8, len })
     }
@@ -68,21 +68,21 @@ impl Drop for Stand {
     fn drop(&mut self) {
         let start = self.near as usize & !(PAGE - 1);
         let len = self.near as usize + self.len - start;
-        // SAFETY: `new` made this mapping. The kernel keeps the pages to which a pipe refers. The call fails only if no
-        // mapping is left; the memory then stays mapped.
+        // SAFETY: `new` made this mapping. The kernel keeps the pages that a pipe refers to. If the call fails because
+        // there are no mappings left, the memory stays mapped.
         let _ = unsafe { kernel(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) };
     }
 }
 
-/// The buffers of a call, with near memory in place of far pieces.
+/// A row of buffers in which near memory replaces the far pieces.
 pub(super) struct Row {
     buffers: Vec<iovec>,
     stands: Vec<Stand>,
 }
 
 impl Row {
-    /// Makes a row of at most `most` bytes of these buffers. The row ends before the first byte that the program may
-    /// not write if `writes` is true, else before the first that it may not read.
+    /// Makes a row of at most `most` bytes of these buffers. The row ends before the first far byte that the program
+    /// may not read. With `writes`, it ends before the first far byte that the program may not write.
     pub(super) fn new(buffers: &[iovec], most: usize, writes: bool) -> Result<Row, c_int> {
         let mut row = Row { buffers: Vec::new(), stands: Vec::new() };
         let mut left = most;
@@ -109,7 +109,7 @@ impl Row {
         Ok(row)
     }
 
-    /// Makes a row of these buffers as they are.
+    /// Makes a row of these buffers and replaces no piece.
     pub(super) fn of(buffers: &[iovec]) -> Row {
         Row { buffers: buffers.to_vec(), stands: Vec::new() }
     }
@@ -121,7 +121,7 @@ impl Row {
     fn stand_for(&mut self, far: usize, len: usize, writes: bool) -> Result<*mut u8, c_int> {
         let stand = Stand::new(far as *mut u8, len)?;
         if !writes {
-            // SAFETY: the program may read this far memory, and the near memory is new, so the two do not overlap.
+            // SAFETY: the program may read the far memory. The near memory is fresh and does not overlap it.
             unsafe { copy::copy(stand.far, stand.near, len) };
         }
         let near = stand.near;
@@ -129,13 +129,13 @@ impl Row {
         Ok(near)
     }
 
-    /// Copies the first `came` bytes of the row, which the kernel wrote, back to far memory.
+    /// Copies the first `came` bytes of the row, which the kernel wrote to near memory, back to far memory.
     pub(super) fn take_back(&self, came: usize) {
         let mut left = came;
         for buffer in &self.buffers {
             let len = buffer.iov_len.min(left);
             if let Some(stand) = self.stands.iter().find(|stand| stand.near.cast() == buffer.iov_base) {
-                // SAFETY: the program may write this far memory, and the near memory has the same length.
+                // SAFETY: the program may write the far memory, and the near memory has at least `len` bytes.
                 unsafe { copy::copy(stand.near, stand.far, len) };
             }
             left -= len;
@@ -152,14 +152,14 @@ pub(crate) unsafe extern "C-unwind" fn vmsplice(
 ) -> ssize_t {
     type Call = unsafe extern "C-unwind" fn(c_int, *const iovec, size_t, c_uint) -> ssize_t;
     let Some(call) = real::vmsplice.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `vmsplice`, which has this type.
     let call = unsafe { transmute::<*mut c_void, Call>(call) };
     // SAFETY: the caller keeps the contract of vmsplice(2).
     let through = || unsafe { call(fd, buffers, count, flags) };
     if !far::active() || count == 0 || count > BUFFERS_MAX {
         return through();
     }
-    // SAFETY: by the contract of vmsplice(2), the table has `count` valid buffers.
+    // SAFETY: under the contract of vmsplice(2), `buffers` is a table of `count` buffers.
     let table = unsafe { std::slice::from_raw_parts(buffers, count) }.to_vec();
     let Some(gives) = gives(fd) else { return through() };
     let is_far = |buffer: &iovec| {
@@ -173,7 +173,7 @@ pub(crate) unsafe extern "C-unwind" fn vmsplice(
     match Row::new(&table, pipe_bytes(fd), !gives) {
         Err(error) => refused(error),
         Ok(row) => {
-            // SAFETY: the row's buffers are new near memory, or near buffers of the program.
+            // SAFETY: each buffer of the row is near memory, or a buffer that the program passed.
             let answer = unsafe { call(fd, row.buffers.as_ptr(), row.buffers.len(), flags) };
             if !gives && answer > 0 {
                 row.take_back(answer as usize);
@@ -183,17 +183,16 @@ pub(crate) unsafe extern "C-unwind" fn vmsplice(
     }
 }
 
-/// Checks whether a descriptor is open for writing. Returns `None` if it is open for neither direction.
+/// Checks whether a descriptor is open for writing. Returns `None` if it is open neither for reading nor for writing.
 fn gives(fd: c_int) -> Option<bool> {
-    // SAFETY: the call only returns the descriptor's flags.
+    // SAFETY: F_GETFL only returns the flags of a descriptor.
     let flags = unsafe { kernel(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]) }.ok()? as c_int;
     (flags & libc::O_PATH == 0).then_some(flags & libc::O_ACCMODE != libc::O_RDONLY)
 }
 
-/// Returns the capacity of a pipe in bytes. One call moves at most that many bytes. Returns 1 if the kernel does not
-/// tell.
+/// Returns the capacity of a pipe in bytes, or 1 if it is unknown. One call moves at most this many bytes.
 fn pipe_bytes(fd: c_int) -> usize {
-    // SAFETY: the call only returns the pipe's size.
+    // SAFETY: F_GETPIPE_SZ only returns the capacity of a pipe.
     unsafe { kernel(libc::SYS_fcntl, [fd as usize, libc::F_GETPIPE_SZ as usize, 0, 0, 0, 0]) }.unwrap_or(1)
 }
 
@@ -210,21 +209,21 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
     type Call = unsafe extern "C-unwind" fn(c_int, c_int, c_int, *const c_void, libc::socklen_t) -> c_int;
     let Some(call) = real::setsockopt.get() else { return refused(libc::ENOSYS) as c_int };
     if far::active() && level == libc::SOL_SOCKET && name == libc::SO_ZEROCOPY && len as usize >= size_of::<c_int>() {
-        // SAFETY: by the contract of setsockopt(2), `value` is valid for `len` bytes.
+        // SAFETY: under the contract of setsockopt(2), `value` is valid for `len` bytes.
         if unsafe { value.cast::<c_int>().read_unaligned() } != 0 {
             return refused(libc::EOPNOTSUPP) as c_int;
         }
     }
-    // SAFETY: the caller keeps the contract of setsockopt(2), and a near copy replaces a far value.
+    // SAFETY: `call` is the C library's `setsockopt`, which has this type. It gets the caller's arguments, with a near
+    // copy of a far value.
     unsafe {
         let value = given_bytes(value, len as usize);
         transmute::<*mut c_void, Call>(call)(fd, level, name, value.pointer(), len)
     }
 }
 
-/// Checks whether a send would let the kernel keep references to the program's pages. `setsockopt` refuses the socket
-/// option, but a process outside the run may have set it. Callers refuse such a send with ENOBUFS, and programs then
-/// send without the flag.
+/// Checks whether a send would keep references to the program's pages. A process outside the run may have set the
+/// socket's option. The callers refuse the send with ENOBUFS, and programs then send without the flag.
 #[inline]
 pub(crate) fn keeps_pages(fd: c_int, flags: c_int) -> bool {
     flags & libc::MSG_ZEROCOPY != 0 && far::active() && has_zero_copy(fd)
@@ -236,7 +235,7 @@ fn has_zero_copy(fd: c_int) -> bool {
     let before = errno();
     let (level, name) = (libc::SOL_SOCKET as usize, libc::SO_ZEROCOPY as usize);
     let args = [fd as usize, level, name, &raw mut on as usize, &raw mut len as usize, 0];
-    // SAFETY: both pointers lead to local variables.
+    // SAFETY: the kernel writes its results to `on` and `len`.
     let answer = unsafe { kernel(libc::SYS_getsockopt, args) };
     set_errno(before);
     answer.is_ok() && on != 0
@@ -254,6 +253,6 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     if keeps_pages(fd, flags) {
         return refused(libc::ENOBUFS) as c_int;
     }
-    // SAFETY: `call` is the C library's function of this type. Its arguments are the caller's.
+    // SAFETY: `call` is the C library's `sendmmsg`, which has this type. The arguments are the caller's.
     unsafe { transmute::<*mut c_void, Call>(call)(fd, messages, count, flags) }
 }

@@ -1,6 +1,6 @@
-//! Alternate signal stacks. The kernel writes a trap's frame to the signal stack before any handler runs, so the stack
-//! must be near. A far stack is replaced for good by near memory of the same size. The program still sees the stack
-//! that it set.
+//! Alternate signal stacks. The kernel writes a signal frame to this stack before any handler runs, so the stack must
+//! not be far. In signal modes, near memory of the same size replaces a far stack for good. The program still sees the
+//! stack that it passed.
 
 use std::ffi::c_int;
 use std::mem::transmute;
@@ -12,11 +12,11 @@ use super::near::{filled, is_far, kernel_is_blind};
 use super::real;
 use crate::answer::{kernel, set_errno};
 
-/// Most far stacks that are replaced. For further far stacks, `sigaltstack` fails with `ENOMEM`.
+/// Most stacks that are replaced. For further far stacks, `sigaltstack` fails with `ENOMEM`.
 const STACKS_MAX: usize = 256;
 
 struct Replaced {
-    /// The address that the program gave; 0 if this entry is free.
+    /// The address of the far stack that the program passed; 0 for a free entry.
     far: AtomicUsize,
     near: AtomicUsize,
     len: AtomicUsize,
@@ -25,8 +25,8 @@ struct Replaced {
 static REPLACED: [Replaced; STACKS_MAX] =
     [const { Replaced { far: AtomicUsize::new(0), near: AtomicUsize::new(0), len: AtomicUsize::new(0) } }; STACKS_MAX];
 
-/// Returns the near memory for a far stack: always the same memory for the same stack. A stack belongs to one thread,
-/// so no two threads call this function with the same stack.
+/// Returns the near memory that replaces a far stack, or `None` if there is no memory or no free entry. The same stack
+/// always gets the same memory. A stack belongs to one thread, so two threads never call this with the same stack.
 fn near_stack(far: usize, len: usize) -> Option<usize> {
     let known =
         |entry: &&Replaced| entry.far.load(Ordering::Acquire) == far && entry.len.load(Ordering::Acquire) == len;
@@ -34,11 +34,11 @@ fn near_stack(far: usize, len: usize) -> Option<usize> {
         return Some(entry.near.load(Ordering::Acquire)).filter(|&near| near != 0);
     }
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK);
-    // SAFETY: the kernel chooses a free address, so the new mapping replaces no other mapping.
+    // SAFETY: the kernel maps fresh memory at an address of its choice.
     let near = unsafe { kernel(libc::SYS_mmap, [0, len, prot as usize, flags as usize, usize::MAX, 0]) }.ok()?;
     let free = |entry: &&Replaced| entry.far.compare_exchange(0, far, Ordering::AcqRel, Ordering::Relaxed).is_ok();
     let Some(entry) = REPLACED.iter().find(free) else {
-        // SAFETY: this function has just mapped this memory, and nobody uses it.
+        // SAFETY: this function made the mapping, and nothing uses it yet.
         let _ = unsafe { kernel(libc::SYS_munmap, [near, len, 0, 0, 0, 0]) };
         return None;
     };
@@ -57,10 +57,10 @@ unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack_t) 
     // SAFETY: `call` is the C library's function of this name, which has this type.
     let call = unsafe { transmute::<*mut std::ffi::c_void, Call>(call) };
     if !kernel_is_blind() {
-        // SAFETY: the arguments are the caller's, who keeps the contract of the call.
+        // SAFETY: the arguments are the caller's, and `call` is sigaltstack(2).
         return unsafe { call(new, old) };
     }
-    // SAFETY: the caller keeps the contract of sigaltstack(2).
+    // SAFETY: under the contract of sigaltstack(2), both pointers are null or valid.
     let (mut wanted, told) = unsafe { (new.as_ref().copied(), filled(old)) };
     if let Some(stack) = wanted.as_mut().filter(|stack| is_far(stack.ss_sp, stack.ss_size)) {
         let Some(near) = near_stack(stack.ss_sp as usize, stack.ss_size) else {
@@ -74,7 +74,7 @@ unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack_t) 
     // SAFETY: `new` and `told` are each null or near and valid.
     let answer = unsafe { call(new, told) };
     if answer == 0 && !told.is_null() {
-        // SAFETY: `told` is not null, and the successful call has filled it.
+        // SAFETY: `told` is not null, and the call filled it.
         let stack = unsafe { &mut *told };
         let same = |entry: &&Replaced| entry.near.load(Ordering::Acquire) == stack.ss_sp as usize;
         if let Some(entry) = REPLACED.iter().find(same).filter(|_| !stack.ss_sp.is_null()) {

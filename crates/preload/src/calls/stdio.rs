@@ -1,5 +1,5 @@
-//! Reading and writing of streams. For large blocks, the C library makes system calls directly on the program's memory,
-//! and these calls are not interposed. So far blocks are moved in near pieces.
+//! The C library's streams move large blocks directly between files and the program's memory. The system calls that
+//! they make for this are not interposed. So far blocks are moved in pieces through a near (ordinary) buffer.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;
@@ -19,17 +19,17 @@ unsafe extern "C-unwind" {
     fn funlockfile(stream: *mut FILE);
 }
 
-/// Performs `fread` in near pieces, under the stream's lock.
+/// Reads a far block like `fread`, in pieces through a near buffer. Holds the stream's lock during all pieces.
 ///
 /// # Safety
-/// The caller keeps the contract of fread(3), with a far block of `total` bytes.
+/// The caller keeps the contract of fread(3). `to` is a far block of `total` bytes.
 unsafe fn read_pieces(to: *mut c_void, total: usize, stream: *mut FILE, call: Blocks) -> usize {
     let Some(buffer) = Buffer::new(PIECE) else {
         set_errno(libc::ENOMEM);
         return 0;
     };
     let mut done = 0;
-    // SAFETY: the caller guarantees that the block has `total` bytes, and each piece is inside the block.
+    // SAFETY: the caller keeps the contract of fread(3), and each piece is inside the block.
     unsafe {
         flockfile(stream);
         while done < total {
@@ -46,17 +46,17 @@ unsafe fn read_pieces(to: *mut c_void, total: usize, stream: *mut FILE, call: Bl
     done
 }
 
-/// Performs `fwrite` in near pieces, under the stream's lock.
+/// Writes a far block like `fwrite`, in pieces through a near buffer. Holds the stream's lock during all pieces.
 ///
 /// # Safety
-/// The caller keeps the contract of fwrite(3), with a far block of `total` bytes.
+/// The caller keeps the contract of fwrite(3). `from` is a far block of `total` bytes.
 unsafe fn write_pieces(from: *const c_void, total: usize, stream: *mut FILE, call: Blocks) -> usize {
     let Some(buffer) = Buffer::new(PIECE) else {
         set_errno(libc::ENOMEM);
         return 0;
     };
     let mut done = 0;
-    // SAFETY: the caller guarantees that the block has `total` bytes, and each piece is inside the block.
+    // SAFETY: the caller keeps the contract of fwrite(3), and each piece is inside the block.
     unsafe {
         flockfile(stream);
         while done < total {
@@ -74,48 +74,47 @@ unsafe fn write_pieces(from: *const c_void, total: usize, stream: *mut FILE, cal
 }
 
 /// # Safety
-/// The caller keeps the contract of fread(3). `real` is a function of that type.
+/// The caller keeps the contract of fread(3). `real` is a function of the same type as fread(3).
 unsafe fn read_blocks(real: &Real, to: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
     let Some(call) = real.get() else { return 0 };
-    // SAFETY: the caller guarantees that `real` has the type `Blocks`.
+    // SAFETY: the caller promises that `real` has the type of fread(3).
     let call = unsafe { transmute::<*mut c_void, Blocks>(call) };
     match size.checked_mul(count) {
-        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+        // SAFETY: the caller keeps the contract of fread(3).
         Some(total) if is_far(to, total) => unsafe { read_pieces(to, total, stream, call) / size },
-        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+        // SAFETY: the caller keeps the contract of fread(3).
         _ => unsafe { call(to, size, count, stream) },
     }
 }
 
 /// # Safety
-/// The caller keeps the contract of fwrite(3). `real` is a function of that type.
+/// The caller keeps the contract of fwrite(3). `real` is a function of the same type as fwrite(3).
 unsafe fn write_blocks(real: &Real, from: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
     let Some(call) = real.get() else { return 0 };
-    // SAFETY: the caller guarantees that `real` has the type `Blocks`.
+    // SAFETY: the caller promises that `real` has the type of fwrite(3).
     let call = unsafe { transmute::<*mut c_void, Blocks>(call) };
     match size.checked_mul(count) {
-        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+        // SAFETY: the caller keeps the contract of fwrite(3).
         Some(total) if is_far(from, total) => unsafe { write_pieces(from, total, stream, call) / size },
-        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+        // SAFETY: the caller keeps the contract of fwrite(3).
         _ => unsafe { call(from, size, count, stream) },
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fread(to: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
-    // SAFETY: the caller keeps the contract of `fread`.
+    // SAFETY: the caller keeps the contract of fread(3).
     unsafe { read_blocks(&real::fread, to, size, count, stream) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fread_unlocked(to: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
-    // SAFETY: the caller keeps the contract of `fread_unlocked`.
+    // SAFETY: the caller keeps the contract of fread_unlocked(3).
     unsafe { read_blocks(&real::fread_unlocked, to, size, count, stream) }
 }
 
 /// # Safety
-/// The caller keeps the contract of fread(3). `checked` is the C library's checked variant, which ends the program if
-/// the block is too small.
+/// The caller keeps the contract of fread(3). `checked` is the variant that ends the program if the block is too small.
 unsafe fn read_checked(
     real: &Real,
     checked: &Real,
@@ -126,11 +125,11 @@ unsafe fn read_checked(
     stream: *mut FILE,
 ) -> size_t {
     if size.checked_mul(count).is_some_and(|total| total <= room && is_far(to, total)) {
-        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+        // SAFETY: the caller keeps the contract of fread(3).
         return unsafe { read_blocks(real, to, size, count, stream) };
     }
     let Some(call) = checked.get() else { return 0 };
-    // SAFETY: `call` is the C library's function of this type. Its arguments are the caller's.
+    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
     unsafe { transmute::<*mut c_void, CheckedBlocks>(call)(to, room, size, count, stream) }
 }
 
@@ -142,7 +141,7 @@ unsafe extern "C-unwind" fn __fread_chk(
     count: size_t,
     stream: *mut FILE,
 ) -> size_t {
-    // SAFETY: the caller keeps the contract of `__fread_chk`.
+    // SAFETY: the caller keeps the contract of fread(3).
     unsafe { read_checked(&real::fread, &real::__fread_chk, to, room, size, count, stream) }
 }
 
@@ -154,13 +153,13 @@ unsafe extern "C-unwind" fn __fread_unlocked_chk(
     count: size_t,
     stream: *mut FILE,
 ) -> size_t {
-    // SAFETY: the caller keeps the contract of `__fread_unlocked_chk`.
+    // SAFETY: the caller keeps the contract of fread_unlocked(3).
     unsafe { read_checked(&real::fread_unlocked, &real::__fread_unlocked_chk, to, room, size, count, stream) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fwrite(from: *mut c_void, size: size_t, count: size_t, stream: *mut FILE) -> size_t {
-    // SAFETY: the caller keeps the contract of `fwrite`.
+    // SAFETY: the caller keeps the contract of fwrite(3).
     unsafe { write_blocks(&real::fwrite, from, size, count, stream) }
 }
 
@@ -171,37 +170,37 @@ unsafe extern "C-unwind" fn fwrite_unlocked(
     count: size_t,
     stream: *mut FILE,
 ) -> size_t {
-    // SAFETY: the caller keeps the contract of `fwrite_unlocked`.
+    // SAFETY: the caller keeps the contract of fwrite_unlocked(3).
     unsafe { write_blocks(&real::fwrite_unlocked, from, size, count, stream) }
 }
 
 /// # Safety
-/// The caller keeps the contract of fputs(3). `real` is a function of that type, and `blocks` is one of fwrite's type.
+/// The caller keeps the contract of fputs(3). `real` has the type of fputs(3), and `blocks` has the type of fwrite(3).
 unsafe fn put_text(real: &Real, blocks: &Real, text: *const c_char, stream: *mut FILE) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char, *mut FILE) -> c_int;
     if super::near::kernel_is_blind() {
-        // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+        // SAFETY: under the contract of fputs(3), `text` is terminated.
         let len = unsafe { libc::strlen(text) };
         if is_far(text.cast(), len) {
-            // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+            // SAFETY: `text` has `len` bytes, and `blocks` has the type of fwrite(3).
             let went = unsafe { write_blocks(blocks, text.cast_mut().cast(), 1, len, stream) };
             return if went == len { 1 } else { libc::EOF };
         }
     }
     let Some(call) = real.get() else { return libc::EOF };
-    // SAFETY: the caller guarantees what this function's `# Safety` section requires.
+    // SAFETY: the caller keeps the contract of fputs(3), and `call` has its type.
     unsafe { transmute::<*mut c_void, Call>(call)(text, stream) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fputs(text: *const c_char, stream: *mut FILE) -> c_int {
-    // SAFETY: the caller keeps the contract of `fputs`.
+    // SAFETY: the caller keeps the contract of fputs(3).
     unsafe { put_text(&real::fputs, &real::fwrite, text, stream) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn fputs_unlocked(text: *const c_char, stream: *mut FILE) -> c_int {
-    // SAFETY: the caller keeps the contract of `fputs_unlocked`.
+    // SAFETY: the caller keeps the contract of fputs_unlocked(3).
     unsafe { put_text(&real::fputs_unlocked, &real::fwrite_unlocked, text, stream) }
 }
 
@@ -212,10 +211,10 @@ unsafe extern "C" {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn puts(text: *const c_char) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char) -> c_int;
-    // SAFETY: by the contract of puts(3), `text` is a terminated string.
+    // SAFETY: under the contract of puts(3), `text` is terminated.
     if super::near::kernel_is_blind() && is_far(text.cast(), unsafe { libc::strlen(text) }) {
-        // SAFETY: the stream is the C library's, and both strings are terminated. The lock keeps other threads' output
-        // out.
+        // SAFETY: `stdout` is the C library's stream, and both strings are terminated. Both are written under the
+        // stream's lock.
         unsafe {
             flockfile(stdout);
             let put = put_text(&real::fputs, &real::fwrite, text, stdout);
@@ -226,17 +225,17 @@ unsafe extern "C-unwind" fn puts(text: *const c_char) -> c_int {
         }
     }
     let Some(call) = real::puts.get() else { return libc::EOF };
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `puts`, which has this type. The argument is the caller's.
     unsafe { transmute::<*mut c_void, Call>(call)(text) }
 }
 
-/// Sets a stream's buffer. A far buffer is not used: the stream then allocates a near one.
+/// setvbuf(3). The stream does not use a far buffer: it keeps its own buffer.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn setvbuf(stream: *mut FILE, buffer: *mut c_char, mode: c_int, len: size_t) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*mut FILE, *mut c_char, c_int, size_t) -> c_int;
     let Some(call) = real::setvbuf.get() else { return -1 };
     let (buffer, len) = if is_far(buffer.cast(), len) { (std::ptr::null_mut(), 0) } else { (buffer, len) };
-    // SAFETY: `call` is the C library's function of this type. A null buffer is allowed.
+    // SAFETY: `call` is the C library's `setvbuf`, which has this type. A stream needs no buffer from the program.
     unsafe { transmute::<*mut c_void, Call>(call)(stream, buffer, mode, len) }
 }
 
@@ -247,6 +246,6 @@ unsafe extern "C-unwind" fn setbuf(stream: *mut FILE, buffer: *mut c_char) {
         return;
     }
     let Some(call) = real::setbuf.get() else { return };
-    // SAFETY: `call` is the C library's function of this type. Its arguments are the caller's.
+    // SAFETY: `call` is the C library's `setbuf`, which has this type. The arguments are the caller's.
     unsafe { transmute::<*mut c_void, Call>(call)(stream, buffer) }
 }

@@ -1,4 +1,4 @@
-//! The buffers of a vectored call (such as readv), treated as one row of bytes.
+//! The buffers of a vectored call, treated as one row of bytes.
 
 use hanare::far;
 use hanare_sys::copy;
@@ -6,26 +6,27 @@ use libc::iovec;
 
 use super::near::is_far;
 
-/// Most buffers of a call: the kernel's limit.
+/// Most buffers of a call, which is the kernel's limit.
 const BUFFERS_MAX: usize = 1024;
 
-/// A position in the row of bytes.
+/// A position in a row of buffers.
 pub(crate) struct Vectors {
     next: *const iovec,
     left: usize,
-    /// Bytes of the buffer at `next` that are already used.
+    /// Bytes before the position in the buffer at `next`.
     passed: usize,
 }
 
 impl Vectors {
     /// # Safety
-    /// `vectors` is valid for `count` buffers. The table and the buffers stay valid as long as the `Vectors` exists.
+    /// `vectors` is a table of `count` buffers. The table and its buffers are valid as long as the returned value
+    /// lives.
     pub(crate) unsafe fn new(vectors: *const iovec, count: usize) -> Vectors {
         Vectors { next: vectors, left: count, passed: 0 }
     }
 
-    /// Returns the bytes in all buffers, if any buffer or the table is far. Returns `None` if all are near, or if the
-    /// kernel will refuse the call.
+    /// Returns the number of bytes in all buffers, if any buffer or the table is far. Returns `None` if all are near
+    /// (in ordinary memory), or if the kernel will refuse the call.
     pub(crate) fn far_bytes(&self) -> Option<usize> {
         if self.left > BUFFERS_MAX {
             return None;
@@ -41,15 +42,15 @@ impl Vectors {
         any.then_some(total)
     }
 
-    /// Returns how many of the next `len` bytes are before the first that the program may not read, or write if
-    /// `writes`.
+    /// Returns how many of the next `len` bytes come before the first byte that the program itself may not read. With
+    /// `writes`, counts up to the first byte that the program may not write.
     ///
     /// # Safety
     /// The row has `len` bytes left.
     pub(crate) unsafe fn open_bytes(&self, len: usize, writes: bool) -> usize {
         let (mut next, mut passed, mut open) = (self.next, self.passed, 0);
         while open < len {
-            // SAFETY: fewer than `len` bytes are counted and the row has `len` bytes, so a further buffer exists.
+            // SAFETY: the row has bytes left, so `next` points to a buffer.
             let buffer = unsafe { next.read() };
             let piece = (buffer.iov_len - passed).min(len - open);
             let start = buffer.iov_base as usize + passed;
@@ -58,14 +59,14 @@ impl Vectors {
             if reached < piece {
                 break;
             }
-            // SAFETY: the pointer moves at most one past the last buffer.
+            // SAFETY: the result is at most one past the last buffer.
             next = unsafe { next.add(1) };
             passed = 0;
         }
         open
     }
 
-    /// Moves the next `len` bytes to or from near memory. Calls `transfer(address in the row, near address, bytes)` for
+    /// Moves the next `len` bytes to or from near memory. Calls `transfer(bytes of the row, near bytes, count)` for
     /// each piece.
     ///
     /// # Safety
@@ -73,17 +74,16 @@ impl Vectors {
     unsafe fn each(&mut self, near: *mut u8, len: usize, transfer: impl Fn(*mut u8, *mut u8, usize)) {
         let mut done = 0;
         while done < len && self.left > 0 {
-            // SAFETY: `self.left` is above 0, so `next` points to a valid buffer.
+            // SAFETY: `left` is not 0, so `next` points to a buffer.
             let buffer = unsafe { self.next.read() };
             let piece = (buffer.iov_len - self.passed).min(len - done);
-            // SAFETY: both addresses are inside their memory: `passed` is at most the buffer's length, and `done` is
-            // below `len`.
+            // SAFETY: the two pointers stay inside the buffer and inside the near memory.
             let (far, near) = unsafe { (buffer.iov_base.cast::<u8>().add(self.passed), near.add(done)) };
             transfer(far, near, piece);
             done += piece;
             self.passed += piece;
             if self.passed == buffer.iov_len {
-                // SAFETY: the pointer moves at most one past the last buffer.
+                // SAFETY: the result is at most one past the last buffer.
                 self.next = unsafe { self.next.add(1) };
                 self.left -= 1;
                 self.passed = 0;
@@ -96,8 +96,7 @@ impl Vectors {
     /// # Safety
     /// The row has `len` bytes left, and `to` has room for them.
     pub(crate) unsafe fn gather(&mut self, to: *mut u8, len: usize) {
-        // SAFETY: the caller guarantees that both have `len` bytes. `to` is near memory of the caller, so they do not
-        // overlap.
+        // SAFETY: the caller promises that the row and `to` each have `len` bytes. They do not overlap.
         unsafe { self.each(to, len, |far, near, piece| copy::copy(far, near, piece)) }
     }
 
@@ -106,8 +105,7 @@ impl Vectors {
     /// # Safety
     /// The row has room for `len` bytes, and `from` has `len` bytes.
     pub(crate) unsafe fn scatter(&mut self, from: *const u8, len: usize) {
-        // SAFETY: the caller guarantees that both have `len` bytes. `from` is near memory of the caller, so they do not
-        // overlap.
+        // SAFETY: the caller promises that the row and `from` each have `len` bytes. They do not overlap.
         unsafe { self.each(from.cast_mut(), len, |far, near, piece| copy::copy(near, far, piece)) }
     }
 }

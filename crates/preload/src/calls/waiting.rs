@@ -18,7 +18,8 @@ fn events(count: c_int) -> usize {
     usize::try_from(count).unwrap_or(0)
 }
 
-/// Returns the bytes of a descriptor set, because the kernel reads and writes whole words of the set.
+/// Returns the size in bytes of a descriptor set for `count` descriptors. The kernel reads and writes whole words of
+/// the set.
 fn set_bytes(count: c_int) -> usize {
     let bits = c_ulong::BITS as usize;
     usize::try_from(count).unwrap_or(0).div_ceil(bits) * size_of::<c_ulong>()
@@ -113,13 +114,13 @@ wrap! {
     getentropy(to: *mut u8, len: size_t) -> c_int { to = filled_bytes(to, len) }
 }
 
-// The caller gives the length of these sets.
+// The caller passes the length of these sets.
 wrap! {
     sched_getaffinity(process: pid_t, len: size_t, set: *mut libc::cpu_set_t) -> c_int { set = filled_bytes(set, len) }
     sched_setaffinity(process: pid_t, len: size_t, set: *const libc::cpu_set_t) -> c_int { set = given_bytes(set, len) }
 }
 
-// ---- timers that call ------------------------------------------------------------------------------------------------
+// ---- timers with callbacks ------------------------------------------------------------------------------------------
 
 /// The part of `struct sigevent` that SIGEV_THREAD uses.
 #[repr(C)]
@@ -135,24 +136,24 @@ struct Event {
 
 const _: () = assert!(size_of::<Event>() == size_of::<libc::sigevent>());
 
-/// The program's function for a timer, with the value that the function gets.
+/// The program's function that a timer calls, and its argument.
 struct Callback {
     function: unsafe extern "C" fn(usize),
     value: usize,
 }
 
-/// Calls the program's function for a timer. The C library runs this function in a thread with every signal blocked. So
-/// this function unblocks the trap's signal first: else the kernel would kill the process at a fault.
+/// Runs the callback of a timer. The C library calls this in a thread with every signal blocked, in which an access to
+/// far memory could not trap. So this unblocks the trap signal first.
 unsafe extern "C" fn call_back(callback: usize) {
     crate::signals::unblock_trap();
-    // SAFETY: `callback` is the address of a `Callback` that `timer_create` made and that is never freed.
+    // SAFETY: `callback` comes from `Box::into_raw` in `timer_create`, and it is never freed.
     let callback = unsafe { &*(callback as *const Callback) };
-    // SAFETY: the function and its value are those that the program passed to `timer_create`.
+    // SAFETY: the program passed this function and this value to timer_create(2).
     unsafe { (callback.function)(callback.value) }
 }
 
-/// Creates a timer. A timer with a callback keeps some bytes for good, because the C library may call back after the
-/// timer is deleted.
+/// timer_create(2). In signal modes, a timer with a callback keeps some bytes for good: the C library may call back
+/// after the timer was deleted.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn timer_create(clock: clockid_t, event: *mut Event, timer: *mut libc::timer_t) -> c_int {
     type Call = unsafe extern "C-unwind" fn(clockid_t, *mut Event, *mut libc::timer_t) -> c_int;
@@ -163,16 +164,16 @@ unsafe extern "C-unwind" fn timer_create(clock: clockid_t, event: *mut Event, ti
     // SAFETY: `call` is the C library's function of this name, which has this type.
     let call = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Call>(call) };
     if !kernel_is_blind() || event.is_null() {
-        // SAFETY: the arguments are the caller's, who keeps the contract of the call.
+        // SAFETY: the arguments are the caller's, and `call` is timer_create(2).
         return unsafe { call(clock, event, timer) };
     }
-    // SAFETY: by the contract of timer_create(2), `event` is valid, and `timer` is valid for writing.
+    // SAFETY: under the contract of timer_create(2), `event` is valid, and `timer` is valid for the result.
     let (mut event, mut near) = unsafe { (event.read_unaligned(), filled(timer)) };
     if let (libc::SIGEV_THREAD, Some(function)) = (event.notify, event.function) {
         event.value = Box::into_raw(Box::new(Callback { function, value: event.value })) as usize;
         event.function = Some(call_back);
     }
-    // SAFETY: `event` and `near` are near and valid during the call.
+    // SAFETY: `event` and `near` are near copies of the caller's valid arguments.
     let answer = unsafe { call(clock, &raw mut event, near.pointer().cast()) };
     near.settle(answer.into());
     answer
