@@ -1,7 +1,7 @@
 //! The slots that a session holds and the bytes that it transfers, counted for its quota and for the operator.
 //!
-//! The counts are atomics, so a status request never waits for a session at work. Slots are charged under the lock of
-//! the session's table, so a quota is never exceeded.
+//! The counts are atomics, so a status request never waits for a lock that a session holds. A session's connections
+//! charge slots under the lock of the session's table, so that together they never exceed the quota.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -32,7 +32,7 @@ impl Meter {
         self.per_s.load(Relaxed)
     }
 
-    /// Sets the rate to the mean of the old rate and the rate since the last call. Only one thread calls this.
+    /// Sets the rate to the mean of the old rate and the rate since the last call. Only one thread calls this function.
     pub(crate) fn tick(&self, elapsed: Duration) {
         let total = self.total();
         let moved = total - self.seen.swap(total, Relaxed);
@@ -47,7 +47,7 @@ pub(crate) struct SessionOwner {
     pub(crate) client: Identity,
     pub(crate) transport: Transport,
     pub(crate) slot_size: u32,
-    /// Most bytes that the session may hold; [`NO_QUOTA`] without a quota.
+    /// Most bytes that the session may hold. [`NO_QUOTA`] means no limit.
     pub(crate) quota_bytes: u64,
 }
 
@@ -85,7 +85,7 @@ impl Account {
         Account::in_family(id, owner, Spare::default())
     }
 
-    /// The account of a clone, which uses the same free slots as the rest of its family.
+    /// Makes the account of a clone. `spare` counts the free slots that the clone shares with its family.
     pub(crate) fn in_family(id: u64, owner: SessionOwner, spare: Spare) -> Account {
         Account {
             id,
@@ -99,7 +99,7 @@ impl Account {
         }
     }
 
-    /// Number of slots that the quota still allows.
+    /// Returns how many more slots the quota allows.
     pub(crate) fn slots_allowed(&self) -> u64 {
         match self.owner.quota_bytes {
             NO_QUOTA => u64::MAX,
@@ -107,20 +107,22 @@ impl Account {
         }
     }
 
-    /// Bytes that the session could still hold, if the server has room for `room_bytes` that any session may use.
+    /// Returns how many more bytes the session could store. `room_bytes` is the server's free space that any session
+    /// may use.
     pub(crate) fn capacity_bytes(&self, room_bytes: u64) -> u64 {
         let slot = u64::from(self.owner.slot_size);
         let room = room_bytes.saturating_add(self.spare.0.load(Relaxed).saturating_mul(slot));
         room.min(self.slots_allowed().saturating_mul(slot))
     }
 
-    /// Charges slots that hold something from now on.
+    /// Counts `slots` more slots as held by the session. `spill_bytes` is how many bytes of them lie in the spill file.
     pub(crate) fn charge(&self, slots: u64, spill_bytes: u64) {
         self.slots.fetch_add(slots, Relaxed);
         self.spill_bytes.fetch_add(spill_bytes, Relaxed);
     }
 
-    /// Uncharges slots that no longer hold anything.
+    /// Counts `slots` slots as no longer held by the session. `spill_bytes` is how many bytes of them lie in the spill
+    /// file.
     pub(crate) fn uncharge(&self, slots: u64, spill_bytes: u64) {
         self.slots.fetch_sub(slots, Relaxed);
         self.spill_bytes.fetch_sub(spill_bytes, Relaxed);

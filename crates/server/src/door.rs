@@ -1,6 +1,7 @@
-//! The door: a socket pair through which the holder of a same-host link opens further links, without the server's path.
+//! The door: a socket pair through which a same-host client opens further links without the path of the server's
+//! socket.
 //!
-//! A process may enter another root or mount namespace, or give up its rights. Then it can no longer reach the path. So
+//! A client that enters another root or mount namespace, or gives up its rights, can no longer reach that path. So
 //! every same-host client receives the door's outer end. The client sends one end of a new socket pair through the
 //! door, and the server serves that end like an accepted connection.
 
@@ -19,13 +20,14 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Makes a door. Returns it with its outer end, which clients receive.
+    /// Makes a door. Returns its inner end as a [`Door`], and its outer end, which clients receive.
     pub(crate) fn new() -> Result<(Door, OwnedFd), Errno> {
         let (inner, outer) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Door { inner }, outer))
     }
 
-    /// Returns a connection that a client has sent through the door. Does not wait for one.
+    /// Returns a connection that a client has sent through the door. If no connection is waiting, returns an error of
+    /// kind `WouldBlock` at once.
     pub(crate) fn accept(&self) -> io::Result<OwnedFd> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -37,7 +39,7 @@ impl Door {
             _ => None,
         });
         let file = files.by_ref().flatten().next();
-        // The message is used up even if it carried no file.
+        // `recvmsg` has removed the message from the queue, so a message without a file is reported only once.
         file.ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, "a message without a socket came through the door")
         })

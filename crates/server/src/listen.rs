@@ -30,19 +30,19 @@ use crate::spill::SpillDir;
 use crate::turns::Turns;
 use crate::upkeep;
 
-/// Time that a stopping server waits for its connections to end before it cuts them.
+/// Longest time that a stopping server waits for its connections to end. Then it shuts them down.
 const DRAIN: Duration = Duration::from_secs(4);
 /// Pause between two checks of whether the connections have ended.
 const DRAIN_STEP: Duration = Duration::from_millis(5);
-/// Longest time spent on refusing one connection when there is no room for it. Other new connections wait for this
-/// time.
+/// Longest time that the server spends on refusing one connection when all connections are in use. Other new
+/// connections wait during that time.
 const TURNING_AWAY: Duration = Duration::from_millis(20);
-/// Time after which a connection that has not completed its handshake may be cut when a new connection needs its place.
+/// Least age at which a connection without a completed handshake may be closed to make room for a new connection.
 const GREETING: Duration = Duration::from_millis(100);
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Receives the server's log, line by line.
+/// The function that receives each line of the server's log.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The settings of a server.
@@ -52,20 +52,21 @@ pub struct ServerConfig {
     pub listen: Vec<Endpoint>,
     /// The memory limit for far pages, in bytes; at least 2 MiB unless there is a spill directory.
     pub memory: u64,
-    /// Returns how many bytes the system could give. The server asks it regularly and hands out no more than that.
-    /// Without this function, only the limit applies.
+    /// Returns how many bytes of memory the system could still give. The server calls this function regularly, and
+    /// hands out no more memory than that. If it is `None`, only `memory` limits the server.
     pub available: Option<Available>,
-    /// The directory for pages that do not fit into memory, if pages may spill.
+    /// The directory for pages that do not fit into memory. If it is `None`, the server stores pages in memory only.
     pub spill: Option<PathBuf>,
     /// Bytes that are left free on the spill directory's disk.
     pub spill_margin: u64,
-    /// The key that clients must hold. It is needed to listen beyond loopback.
+    /// The key that clients must prove to hold. Without a key, the server listens only on loopback addresses and
+    /// AF_UNIX paths.
     pub key: Option<Key>,
     /// Time that a connection polls for the next request before it sleeps.
     pub spin: Duration,
-    /// Most connections at a time.
+    /// Largest number of open connections.
     pub connections_max: usize,
-    /// Most bytes that each session may hold.
+    /// Most bytes that each session may hold. `None` means no limit.
     pub client_quota: Option<u64>,
     /// Time that unused memory is kept before it goes back to the system.
     pub keep_free: Duration,
@@ -74,7 +75,8 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// The defaults: no check of the system's memory, no spill, no key, no quota, 1 GiB of disk left free, no log.
+    /// Returns the default settings: no check of the system's memory, no spill, no key, no quota, 1 GiB of disk left
+    /// free, no log.
     pub fn new(listen: Vec<Endpoint>, memory: u64) -> ServerConfig {
         ServerConfig {
             listen,
@@ -99,7 +101,7 @@ pub enum ServerError {
     /// The settings name no address to listen on.
     #[error("no address to listen on; give --listen ADDRESS")]
     NoAddress,
-    /// The address cannot be listened on.
+    /// The server cannot listen on the address.
     #[error("cannot listen on {endpoint}: {source}; {}", listen_advice(source))]
     Listen {
         /// The address.
@@ -113,7 +115,7 @@ pub enum ServerError {
         /// The address, which others can reach.
         endpoint: Endpoint,
     },
-    /// The memory limit is smaller than a block, and there is no spill directory.
+    /// The memory limit is smaller than one block (2 MiB), and there is no spill directory.
     #[error("a memory limit of {memory} bytes holds nothing; give at least 2 MiB of --memory, or --spill DIR")]
     NoMemory {
         /// The memory limit, in bytes.
@@ -127,7 +129,7 @@ pub enum ServerError {
         /// The system's error.
         source: io::Error,
     },
-    /// The system failed.
+    /// A call of the operating system failed.
     #[error("{what} failed: {source}")]
     Io {
         /// The call that failed.
@@ -137,7 +139,7 @@ pub enum ServerError {
     },
 }
 
-/// Advice for an address on which the server cannot listen.
+/// Returns advice for an address on which the server cannot listen.
 fn listen_advice(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::AddrInUse => "choose another address or end what uses it",
@@ -158,7 +160,7 @@ impl StopHandle {
         self.stop.stop();
     }
 
-    /// Number of open sessions.
+    /// Returns the number of open sessions.
     pub fn sessions(&self) -> u64 {
         self.registry.count()
     }
@@ -190,7 +192,7 @@ impl Listener {
     }
 }
 
-/// A memory server that listens and does not serve yet.
+/// A memory server that listens but does not serve yet. [`Server::run`] serves.
 pub struct Server {
     listeners: Vec<Listener>,
     state: Arc<ServerState>,
@@ -200,7 +202,7 @@ pub struct Server {
     log: Log,
 }
 
-/// A connection's thread, and the socket by which the thread can be made to end.
+/// A connection's thread, and its socket. The thread ends when the socket is shut down.
 struct Running {
     socket: Arc<Socket>,
     thread: JoinHandle<()>,
@@ -210,7 +212,7 @@ struct Running {
 }
 
 impl Server {
-    /// Listens on every address. The server takes memory only as clients need it.
+    /// Makes a server that listens on every address of `config`. The server allocates memory only when clients need it.
     pub fn bind(config: ServerConfig) -> Result<Server, ServerError> {
         if config.listen.is_empty() {
             return Err(ServerError::NoAddress);
@@ -252,7 +254,7 @@ impl Server {
         })
     }
 
-    /// The addresses on which the server listens, with the ports that the system chose.
+    /// Returns the addresses on which the server listens, with the ports that the system chose.
     pub fn local_addrs(&self) -> Vec<Endpoint> {
         let address = |listener: &Listener| match listener {
             Listener::Tcp(listener) => listener.local_addr().ok().map(|address| Endpoint::Tcp(address.to_string())),
@@ -277,10 +279,10 @@ impl Server {
         let result = self.accept_until_stopped(&mut running);
         let Server { listeners, state, .. } = self;
         drop(listeners);
-        // After a failed accept loop the connections must end, too.
+        // The connections must also end if the accept loop ended with an error.
         state.stop.stop();
         drain(running);
-        // A panic in that thread has been reported on stderr.
+        // `join` fails only if the upkeep thread panicked. The panic has been reported on stderr.
         let _ = upkeep.join();
         result
     }
@@ -328,8 +330,8 @@ impl Server {
             if let Err(e) = connection_life(&state, key.as_ref(), &theirs, is_unix, &welcome) {
                 log(&format!("{peer}: {e}"));
             }
-            // The peer must see the end now, and not only when the accepting thread drops its own reference to the
-            // socket.
+            // The accepting thread holds another reference to the socket. Without this call, the peer would see no end
+            // of the connection until the accepting thread drops that reference.
             theirs.sever();
         };
         match std::thread::Builder::new().name("hanare-serve".into()).spawn(life) {
@@ -342,15 +344,15 @@ impl Server {
     }
 }
 
-/// Makes room for a new connection: cuts the oldest connection that has not completed its handshake within
-/// [`GREETING`]. If that time has not passed yet, waits for it, and so do other new connections. Returns false when
-/// every connection has completed its handshake.
+/// Makes room for a new connection by closing the oldest connection that has not completed its handshake. Waits until
+/// that connection is [`GREETING`] old, and keeps other new connections waiting meanwhile. Returns false when every
+/// connection has completed its handshake.
 fn drop_a_stranger(running: &mut Vec<Running>) -> bool {
     let is_stranger = |running: &Running| !running.is_welcome.load(Acquire);
     while let Some(at) = running.iter().position(is_stranger) {
         std::thread::sleep(GREETING.saturating_sub(running[at].since.elapsed()));
         if is_stranger(&running[at]) {
-            // The thread of the cut connection notices this at its next call and ends by itself.
+            // The connection's thread ends by itself, because its next call on the socket fails.
             running.remove(at).socket.sever();
             return true;
         }
@@ -358,7 +360,7 @@ fn drop_a_stranger(running: &mut Vec<Running>) -> bool {
     false
 }
 
-/// Tells a client that there is no room, without giving its connection a thread.
+/// Refuses a connection for lack of room, and sends the client `reason`. Runs in the accepting thread.
 fn turn_away(socket: &Socket, reason: &str) {
     if send_control(socket, Kind::Refused, 0, reason.as_bytes()).is_ok() {
         socket.finish(TURNING_AWAY);
@@ -381,7 +383,8 @@ fn connection_life(
             serve(state, socket, inbox, guest).map_err(|e| e.to_string())
         }
         Err(NoGuest::Refused(reason)) => Err(format!("refused: {reason}")),
-        // The texts of these errors are written for clients and blame the memory server, so the server words them anew.
+        // `LinkError` words the next three errors for clients, as faults of the memory server. The log of the server
+        // needs texts in which the client is at fault.
         Err(NoGuest::Link(LinkError::Silent { seconds })) => {
             Err(format!("not welcomed: it said nothing for {seconds} s"))
         }
@@ -391,7 +394,7 @@ fn connection_life(
     }
 }
 
-/// Waits for the connections to end by themselves, then cuts the remaining ones.
+/// Waits up to [`DRAIN`] until all connections have ended. Then shuts the remaining connections down.
 fn drain(mut running: Vec<Running>) {
     let end = Instant::now() + DRAIN;
     while !running.is_empty() && Instant::now() < end {
@@ -400,7 +403,7 @@ fn drain(mut running: Vec<Running>) {
     }
     for connection in running {
         connection.socket.sever();
-        // A panic in that thread has been reported on stderr and concerns no other connection.
+        // `join` fails only if the connection's thread panicked. The panic has been reported on stderr.
         let _ = connection.thread.join();
     }
 }

@@ -1,7 +1,7 @@
-//! The spill directory and its files. Slots go there when memory is used up.
+//! The spill directory and its files. The server allocates slots in these files when memory is used up.
 //!
-//! A file is created without a name, or loses its name at once. So no file is left behind, however the server ends.
-//! Disk space is checked and claimed before a slot is granted, and a margin of the disk is left to others.
+//! A spill file is created without a name, or its name is removed at once. So no file stays behind, even if the server
+//! is killed. The server claims disk space before it grants a slot, and leaves a margin of the disk to other programs.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-/// The least size by which a file grows, in bytes, unless the disk is nearly full.
+/// Number of bytes by which a spill file grows. When the disk is nearly full, the file grows by one slot.
 const GROWTH_BYTES: u64 = 16 << 20;
 
 /// A directory for spill files.
@@ -28,7 +28,7 @@ pub(crate) struct SpillDir {
 }
 
 impl SpillDir {
-    /// Checks that files can be created in the directory.
+    /// Checks that files can be created in the directory `path`, and returns it as a spill directory.
     pub(crate) fn new(path: &Path, margin_bytes: u64) -> io::Result<SpillDir> {
         let dir = SpillDir { path: path.to_owned(), margin_bytes, claim: Mutex::new(()), free_last: AtomicU64::new(0) };
         dir.free_bytes();
@@ -55,24 +55,25 @@ impl SpillDir {
         Ok(file)
     }
 
-    /// Asks the disk how many bytes could still be spilled.
+    /// Asks the file system for its free bytes, and returns how many of them lie beyond the margin.
     pub(crate) fn free_bytes(&self) -> u64 {
         let free = match retry_on_intr(|| rustix::fs::statvfs(&self.path)) {
             Ok(disk) => disk.f_bavail.saturating_mul(disk.f_frsize).saturating_sub(self.margin_bytes),
-            // A disk that does not answer counts as full.
+            // If the file system reports an error, it counts as full.
             Err(_) => 0,
         };
         self.free_last.store(free, Relaxed);
         free
     }
 
-    /// Bytes that could still be spilled when the disk was last asked, which is at every claim.
+    /// Returns the free bytes beyond the margin that [`SpillDir::free_bytes`] last found. Every claim of space calls
+    /// that function.
     pub(crate) fn free_bytes_last(&self) -> u64 {
         self.free_last.load(Relaxed)
     }
 
-    /// Claims disk space for `bytes` bytes of `file` at offset `at`. They read as zeroes until written. Returns false
-    /// when the disk has no room for them.
+    /// Claims disk space for `bytes` bytes of `file` at offset `at`. The bytes read as zeroes until they are written.
+    /// Returns false when the disk has no room for them.
     pub(crate) fn claim(&self, file: &File, at: u64, bytes: u64) -> bool {
         let _alone = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
         if self.free_bytes() < bytes {
@@ -80,7 +81,7 @@ impl SpillDir {
         }
         match retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), at, bytes)) {
             Ok(()) => true,
-            // This file system cannot claim space, so the check above must suffice.
+            // This file system cannot claim space, so the check of `free_bytes` above must suffice.
             Err(Errno::OPNOTSUPP) => match file.metadata() {
                 Ok(data) => file.set_len(data.len().max(at + bytes)).is_ok(),
                 Err(_) => false,
@@ -99,7 +100,7 @@ pub(crate) struct SpillRun {
     pub(crate) reused: bool,
 }
 
-/// The spill file of a family of sessions, with a slot every `slot_size` bytes.
+/// The spill file of a family of sessions. Slot `n` begins at byte `n * slot_size`.
 pub(crate) struct SpillFile {
     dir: Arc<SpillDir>,
     file: Arc<File>,

@@ -5,9 +5,9 @@ use std::sync::OnceLock;
 
 static KEEPER: OnceLock<fn(OwnedFd) -> OwnedFd> = OnceLock::new();
 
-/// Replaces every descriptor that a connection of this process gets from now on by the one that `keeper` returns. So a
-/// keeper can protect the connections from a program that closes descriptors it does not know. Only the first call has
-/// an effect.
+/// Sets a function that receives the descriptor of every new connection, and returns the descriptor to use in its
+/// place. `keeper` can protect connections from a program that closes descriptors it does not know. Only the first call
+/// has an effect.
 pub fn keep_descriptors_by(keeper: fn(OwnedFd) -> OwnedFd) {
     KEEPER.get_or_init(|| keeper);
 }

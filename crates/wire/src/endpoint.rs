@@ -1,11 +1,11 @@
-//! Where a memory server listens.
+//! The address on which a memory server listens.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// TCP port that is used when an address names none.
+/// The TCP port of an address that names no port.
 pub const DEFAULT_PORT: u16 = 7441;
 
 /// An address of a memory server: `host:port`, `host`, `[v6]:port`, or a path of an AF_UNIX socket (`unix:PATH`, or
@@ -88,7 +88,7 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// Whether bytes sent to this endpoint never leave this host. That holds for an AF_UNIX path, and for a name that
+    /// Checks whether bytes sent to this endpoint stay on this host. They do if it is an AF_UNIX path, or a name that
     /// resolves to loopback addresses only.
     pub fn is_local(&self) -> bool {
         match self {

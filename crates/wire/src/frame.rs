@@ -1,12 +1,12 @@
-//! The frame: a fixed little-endian header of 40 bytes, then the payload its kind allows.
+//! The format of a frame: a little-endian header of 40 bytes, then the payload that the frame's kind allows.
 //!
-//! `docs/wire-format.md` draws it. A header decodes only when every field is possible for its kind. The payload's
-//! length is therefore bounded before the receiver waits for it or makes room for it.
+//! `docs/wire-format.md` describes the format. A header decodes only if every field is valid for its kind. So the
+//! receiver knows that the payload's length is within the limits before it allocates space for the payload.
 
 use crate::error::LinkError;
 use crate::limits::{BETWEEN_RANKS_MAX, CONTROL_MAX, DISCARD_MAX, RANGE_MAX, REASON_MAX, TEXT_MAX, range_is_valid};
 
-/// The text "HNRE", in the order of the bytes on the wire.
+/// The first four bytes of every frame: the text "HNRE".
 pub const MAGIC: [u8; 4] = *b"HNRE";
 /// Version of the wire protocol that this side speaks.
 pub const VERSION: u16 = 1;
@@ -22,51 +22,51 @@ const FLAGS_KNOWN: u8 = FLAG_PAYLOAD_CRC;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// Client: the first frame of every connection.
+    /// From the client: the first frame of every connection.
     Hello = 1,
-    /// Server: prove that you hold the key.
+    /// From the server: asks the client to prove that it holds the key.
     Challenge = 2,
-    /// Client: the proof that it holds the key.
+    /// From the client: the proof that the client holds the key.
     Proof = 3,
-    /// Server: the connection may be used.
+    /// From the server: accepts the connection.
     Welcome = 4,
-    /// Server: the connection may not be used, and why. The server then closes it.
+    /// From the server: refuses the connection and says why. The server then closes the connection.
     Refused = 5,
-    /// Client: send this range.
+    /// From the client: asks for the bytes of a range.
     Read = 16,
-    /// Server: the range asked for.
+    /// From the server: the bytes of the range that a READ asked for.
     Data = 17,
-    /// Client: keep this range.
+    /// From the client: the bytes of a range, which the server stores.
     Write = 18,
-    /// Server: a WRITE, DISCARD or RETURN is done.
+    /// From the server: a WRITE, DISCARD or RETURN has succeeded.
     Done = 19,
-    /// Client: this range is no longer needed.
+    /// From the client: a range is no longer needed.
     Discard = 20,
-    /// Server: the request with this tag failed.
+    /// From the server: the request with this tag has failed.
     Error = 21,
-    /// Client: report what the server holds.
+    /// From the client: asks for the server's status.
     Status = 32,
-    /// Server: the answer to a STATUS.
+    /// From the server: the answer to a STATUS.
     StatusReply = 33,
-    /// Client: answer with a PONG.
+    /// From the client: asks for a PONG.
     Ping = 34,
-    /// Server: the answer to a PING.
+    /// From the server: the answer to a PING.
     Pong = 35,
-    /// Client: list the open sessions whose number is above `offset`.
+    /// From the client: asks for the open sessions whose numbers are above `offset`.
     Sessions = 36,
-    /// Server: some of the open sessions, in answer to a SESSIONS.
+    /// From the server: some of the open sessions, as the answer to a SESSIONS.
     SessionsReply = 37,
-    /// Client, same host: hand over the session's files.
+    /// From a client on the same host: asks for the session's files.
     Attach = 48,
-    /// Server: the files, passed as SCM_RIGHTS.
+    /// From the server: the session's files, passed as SCM_RIGHTS.
     Attached = 49,
-    /// Client, same host: grant more slots; the payload says how many.
+    /// From a client on the same host: asks for more slots. The payload is the number of slots.
     GrantRequest = 50,
-    /// Server: the runs of slots that it grants.
+    /// From the server: the runs of slots that the server grants.
     Grant = 51,
-    /// Client, same host: take these runs of slots back.
+    /// From a client on the same host: returns runs of slots to the server.
     Return = 52,
-    /// From one rank of shared memory to another: the message whose number is the `code`.
+    /// From one rank (process) of shared memory to another: a message. `code` is the number of its type.
     BetweenRanks = 64,
 }
 
@@ -78,7 +78,7 @@ enum Shape {
     Payload(usize),
     /// A payload of `length` bytes, which is the range at `offset`.
     Range,
-    /// No payload. `length` names a range at `offset`, at most the given number of bytes long.
+    /// No payload. The frame names the range of `length` bytes at `offset`, at most the given number of bytes long.
     Names(u32),
 }
 
@@ -109,7 +109,7 @@ impl Kind {
         Kind::BetweenRanks,
     ];
 
-    /// The kind with this number.
+    /// Returns the kind with this number, or `None` if there is none.
     pub fn from_wire(number: u8) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
@@ -147,15 +147,15 @@ pub struct Header {
     pub flags: u8,
     /// The number that the client chose for this request. The answer repeats it.
     pub tag: u64,
-    /// The first byte of the range in far space, for kinds that name or carry a range. In DONE, PONG and GRANT: the
-    /// bytes that the server could still hold for this session. In SESSIONS: the number of the last session seen. Zero
-    /// in all other kinds.
+    /// The first byte of the range in far space, for kinds that name or carry a range. In DONE, PONG and GRANT: how
+    /// many more bytes the server could hold for this session. In SESSIONS: the number of the last session that the
+    /// client knows. Zero in all other kinds.
     pub offset: u64,
     /// Bytes of the range for READ and DISCARD, bytes of payload for all other kinds.
     pub length: u32,
     /// CRC-32 of the payload when the flag says so, else zero.
     pub payload_crc: u32,
-    /// The [`crate::ErrorCode`] of an ERROR, the file flags of an ATTACHED, or the number of a message between ranks.
+    /// The [`crate::ErrorCode`] of an ERROR, the file flags of an ATTACHED, or the type of a message between ranks.
     /// Zero in all other kinds.
     pub code: u32,
 }
@@ -193,17 +193,17 @@ impl From<FrameError> for LinkError {
 }
 
 impl Header {
-    /// The header of a frame without payload, range or code.
+    /// Returns the header of a frame without payload, range or code.
     pub fn bare(kind: Kind, tag: u64) -> Header {
         Header { kind, flags: 0, tag, offset: 0, length: 0, payload_crc: 0, code: 0 }
     }
 
-    /// The header of a frame about the range of `length` bytes at `offset`.
+    /// Returns the header of a frame about the range of `length` bytes at `offset`.
     pub fn range(kind: Kind, tag: u64, offset: u64, length: u32) -> Header {
         Header { offset, length, ..Header::bare(kind, tag) }
     }
 
-    /// How many bytes of payload follow this header.
+    /// Returns how many bytes of payload follow this header.
     pub fn payload_bytes(&self) -> usize {
         match self.kind.shape() {
             Shape::Bare | Shape::Names(_) => 0,
@@ -211,7 +211,7 @@ impl Header {
         }
     }
 
-    /// Whether [`FLAG_PAYLOAD_CRC`] is set.
+    /// Checks whether [`FLAG_PAYLOAD_CRC`] is set.
     pub fn has_payload_crc(&self) -> bool {
         self.flags & FLAG_PAYLOAD_CRC != 0
     }
@@ -233,7 +233,7 @@ impl Header {
         bytes
     }
 
-    /// Reads a header and checks every field.
+    /// Decodes a header and checks every field.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FrameError> {
         Header::check_beginning(bytes)?;
         if crc32fast::hash(&bytes[..36]) != u32_at(bytes, 36) {
@@ -252,8 +252,8 @@ impl Header {
         Ok(header)
     }
 
-    /// Checks the first bytes of a header that has not wholly arrived. A connection that speaks another protocol fails
-    /// at once, without waiting for the rest.
+    /// Checks the magic and the version of a header, as far as they are in `bytes`. So a connection of another protocol
+    /// fails before the rest of the header arrives.
     pub fn check_beginning(bytes: &[u8]) -> Result<(), FrameError> {
         let n = bytes.len().min(4);
         if bytes[..n] != MAGIC[..n] {
@@ -275,14 +275,14 @@ impl Header {
             Shape::Bare => self.length == 0,
             Shape::Payload(max) => self.length as usize <= max,
             Shape::Range => range_is_valid(self.offset, self.length, RANGE_MAX),
-            // The server checks a request's range later: it answers a bad one with an ERROR, and the connection goes
-            // on.
+            // The server checks the range of a request later. It answers an invalid range with an ERROR, and the
+            // connection goes on.
             Shape::Names(_) => true,
         };
         if fits { Ok(()) } else { Err(FrameError::Field("a frame with an impossible length or offset")) }
     }
 
-    /// Whether the range of a READ or DISCARD is within the limits.
+    /// Checks whether this is a READ or DISCARD whose range is within the limits.
     pub fn names_valid_range(&self) -> bool {
         match self.kind.shape() {
             Shape::Names(max) => range_is_valid(self.offset, self.length, max),

@@ -1,11 +1,11 @@
 //! A client's description of itself in its HELLO, for the operators of a server.
 //!
-//! Nobody checks these facts, and nothing depends on them. They show people whose session it is; a session's rights
-//! come from its token.
+//! The server does not check the description. It only shows operators which client a session belongs to. A session's
+//! rights come from its token.
 
 use crate::error::Text;
 
-/// Bytes of a name on the wire. Longer names are cut.
+/// Size of a name on the wire, in bytes. Longer names are cut.
 pub(crate) const NAME_BYTES: usize = 64;
 /// Size of an [`Identity`] on the wire, in bytes.
 pub(crate) const IDENTITY_BYTES: usize = 8 + 2 * NAME_BYTES;
@@ -13,21 +13,22 @@ pub(crate) const IDENTITY_BYTES: usize = 8 + 2 * NAME_BYTES;
 /// A client process, as it describes itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The number of its process on its host.
+    /// The process ID on the client's host.
     pub pid: u32,
     /// The program's name, without directories.
     pub program: Text,
-    /// Its host's name.
+    /// The name of the client's host.
     pub host: Text,
 }
 
 impl Identity {
-    /// The identity of a client that names no process, program or host.
+    /// Returns the identity of a client that names no process, program or host.
     pub fn unknown() -> Identity {
         Identity { pid: 0, program: Text::new(""), host: Text::new("") }
     }
 
-    /// The identity of this process: its number, the last part of its executable's path, and the host's name.
+    /// Returns the identity of this process: its process ID, the last part of its executable's path, and the host's
+    /// name.
     pub fn of_this_process() -> Identity {
         let program = std::env::current_exe().ok();
         let program = program.as_deref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy());
@@ -38,7 +39,7 @@ impl Identity {
         }
     }
 
-    /// The identity's bytes on the wire: the process number, four zeroes, and two names padded with zeroes.
+    /// Returns the identity's bytes on the wire: the process ID, four zero bytes, and two names padded with zeroes.
     pub fn encode(&self) -> [u8; IDENTITY_BYTES] {
         let mut bytes = [0; IDENTITY_BYTES];
         bytes[0..4].copy_from_slice(&self.pid.to_le_bytes());
@@ -58,7 +59,7 @@ impl Identity {
     }
 }
 
-/// The valid beginning of a name, cut to [`NAME_BYTES`], with control characters replaced.
+/// Returns the longest valid UTF-8 prefix of a name, cut to [`NAME_BYTES`]. Replaces control characters by `?`.
 fn name(raw: &[u8]) -> Text {
     let text = Text::from_peer(&raw[..raw.len().min(NAME_BYTES)]);
     debug_assert!(text.as_str().len() <= NAME_BYTES);

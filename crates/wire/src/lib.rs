@@ -1,12 +1,13 @@
 //! Bytes on a link between a program and its memory servers: frames, codec, and the client's ends of the links.
 //!
-//! This crate knows how bytes travel (`docs/wire-format.md` draws them). It knows nothing of pages, policies or how
-//! slots are stored. Both sides use the codec ([`frame`], [`payload`]) and the socket helpers ([`socket`], [`inbox`]).
-//! The client's ends are:
+//! `docs/wire-format.md` describes the frames. This crate transfers bytes only. It has no paging policy and stores no
+//! slots. Both sides use the codec ([`frame`], [`payload`]) and the socket helpers ([`socket`], [`inbox`]). The
+//! client's ends are:
 //!
 //! - [`Session`]: far space on a server over TCP or AF_UNIX. It has one connection for reads ([`ReadRequests`] and
 //!   [`ReadReplies`], usable from two threads) and one for writes and discards ([`Writer`]);
-//! - [`Attachment`]: the same-host link, where the server hands over files and the client copies by itself;
+//! - [`Attachment`]: the same-host link, over which the server passes files to the client, and the client copies pages
+//!   by itself;
 //! - [`fetch_status`], [`fetch_sessions`]: what a server holds, in all and for each session.
 //!
 //! After construction, the calls of `ReadRequests`, `ReadReplies` and `Writer` allocate nothing, take no lock, log

@@ -1,8 +1,8 @@
-//! Every bound of the wire in one place, checked against each other at compile time.
+//! The limits of the wire protocol. Assertions at compile time check that they agree with each other.
 
 use std::time::Duration;
 
-/// Unit of ranges, in bytes. Each range is a whole multiple of it.
+/// Unit of ranges, in bytes. The offset and the length of each range are multiples of this unit.
 pub const RANGE_UNIT: u32 = 4096;
 /// The longest range of one READ or WRITE, in bytes.
 pub const RANGE_MAX: u32 = 4 << 20;
@@ -20,7 +20,7 @@ pub const REASON_MAX: usize = 512;
 pub const CONTROL_MAX: usize = 4096;
 /// The longest payload of a message between ranks of shared memory, in bytes.
 pub const BETWEEN_RANKS_MAX: usize = 1 << 20;
-/// The most pieces from which one call may write a page.
+/// The largest number of parts from which [`crate::Writer::write`] assembles a page.
 pub const PARTS_MAX: usize = 256;
 /// The shortest key accepted, in bytes.
 pub const KEY_MIN: usize = 16;
@@ -30,11 +30,11 @@ pub const KEY_MAX: usize = 4096;
 pub const GRANT_RUNS_MAX: usize = 256;
 /// Size of an [`crate::inbox::Inbox`], in bytes. A batch of headers with small pages fits into it.
 pub const INBOX_BYTES: usize = 64 << 10;
-/// The largest page that comes through the inbox, in bytes. Copying such pages once more costs less than a system call
-/// for each.
+/// The largest page that is copied through a buffer, in bytes. For larger pages, a system call for each page costs less
+/// than the copy.
 pub const SMALL_PAGE: usize = 16 << 10;
 /// Most bytes that an inbox receives at a time after a page larger than [`SMALL_PAGE`]. The number is small, because
-/// bytes of a large page that come through the inbox are copied once more.
+/// the bytes of a large page that arrive in the inbox must be copied once more.
 pub const INBOX_RECEIVE_BYTES: usize = 8192;
 /// Size that a socket's buffers are set to, in each direction, in bytes.
 pub const SOCKET_BUFFER_BYTES: usize = 4 << 20;
@@ -44,7 +44,8 @@ pub const SILENT_DEFAULT: Duration = Duration::from_secs(3);
 /// of a server that has died, so a silent server is alive and lacks processor time or memory to answer. Waiting for it
 /// is better than losing the program's pages.
 pub const SILENT_SAME_HOST: Duration = Duration::from_secs(30);
-/// Time within which a connection must be welcomed. The same-host link uses [`SILENT_SAME_HOST`] for this, too.
+/// Longest time for connecting to a server, and longest time for the handshake. A client of the same-host link uses
+/// [`SILENT_SAME_HOST`] instead.
 pub const CONNECT_DEFAULT: Duration = Duration::from_secs(5);
 /// Number of nonblocking attempts before a thread in the middle of a transfer goes to sleep.
 pub const SPINS_BEFORE_SLEEP: u32 = 16;
@@ -58,12 +59,12 @@ const _: () = {
     assert!(GRANT_RUNS_MAX * crate::payload::GRANT_BYTES <= CONTROL_MAX);
 };
 
-/// Whether `slot_size` is a power of two from [`SLOT_MIN`] to [`SLOT_MAX`].
+/// Checks whether `slot_size` is a power of two from [`SLOT_MIN`] to [`SLOT_MAX`].
 pub fn slot_size_is_valid(slot_size: u32) -> bool {
     slot_size.is_power_of_two() && (SLOT_MIN..=SLOT_MAX).contains(&slot_size)
 }
 
-/// Whether a range consists of whole units, is one unit to `length_max` bytes long and ends within 64 bits.
+/// Checks whether a range consists of whole units, is one unit to `length_max` bytes long and ends within 64 bits.
 pub fn range_is_valid(offset: u64, length: u32, length_max: u32) -> bool {
     let unit = u64::from(RANGE_UNIT);
     offset.is_multiple_of(unit)

@@ -1,6 +1,7 @@
 //! The payloads that are neither pages nor texts: hello, welcome, proof, status, grants.
 //!
-//! Each has a fixed size; a payload of grants has a whole number of runs. Bytes of another size do not decode.
+//! Each payload has a fixed size, except that of a GRANT or RETURN, which is a whole number of runs. A payload of
+//! another size does not decode.
 
 use crate::identity::{IDENTITY_BYTES, Identity};
 use crate::limits::{GRANT_RUNS_MAX, slot_size_is_valid};
@@ -9,11 +10,11 @@ use crate::limits::{GRANT_RUNS_MAX, slot_size_is_valid};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Role {
-    /// READ, WRITE, DISCARD and PING on a session's far space.
+    /// The client sends READ, WRITE, DISCARD and PING for a session's far space.
     Session = 1,
-    /// STATUS, SESSIONS and PING only. The connection holds no session.
+    /// The client sends STATUS, SESSIONS and PING only. The connection has no session.
     Control = 2,
-    /// The same-host link: ATTACH, grants and returns.
+    /// The same-host link. The client sends ATTACH, and asks for slots and returns them.
     Attach = 3,
 }
 
@@ -26,24 +27,24 @@ pub const HELLO_PAYLOAD_CRC: u8 = 1;
 /// HELLO flag: open a new session that begins with the contents of the session that the HELLO names.
 pub const HELLO_CLONE: u8 = 2;
 
-/// HELLO: who the client is and what it asks for.
+/// The payload of a HELLO: the client's identity and its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// What the connection is for.
     pub role: Role,
-    /// Whether payloads are to carry checksums.
+    /// Whether payloads should carry checksums.
     pub payload_crc: bool,
     /// Whether to clone `session` instead of joining it.
     pub clone: bool,
-    /// The session's slot size, in bytes (zero for [`Role::Control`]).
+    /// The session's slot size, in bytes. Zero for [`Role::Control`].
     pub slot_size: u32,
-    /// The session to join or clone, or 0 for a new one.
+    /// Number of the session to join or clone. 0 opens a new session.
     pub session: u64,
-    /// The session's token when joining or cloning, else zeroes.
+    /// The token of the session to join or clone. Zeroes for a new session.
     pub token: [u8; TOKEN_BYTES],
-    /// The client's nonce.
+    /// The client's nonce: random bytes, so that no proof of the key can be used twice.
     pub nonce: [u8; NONCE_BYTES],
-    /// Who the client says it is.
+    /// The client's description of itself.
     pub client: Identity,
 }
 
@@ -51,7 +52,7 @@ pub struct Hello {
 pub const HELLO_BYTES: usize = 64 + IDENTITY_BYTES;
 
 impl Hello {
-    /// The payload's bytes.
+    /// Returns the payload's bytes.
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[0] = self.role as u8;
@@ -64,7 +65,7 @@ impl Hello {
         bytes
     }
 
-    /// Reads and checks a HELLO.
+    /// Decodes a HELLO. Returns `None` if the bytes are not a valid HELLO.
     pub fn decode(bytes: &[u8]) -> Option<Hello> {
         let bytes: &[u8; HELLO_BYTES] = bytes.try_into().ok()?;
         let role = match bytes[0] {
@@ -94,12 +95,12 @@ impl Hello {
     }
 }
 
-/// WELCOME: the session as the server sees it.
+/// The payload of a WELCOME: the properties of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// The session's number (zero for [`Role::Control`]).
+    /// The session's number. Zero for [`Role::Control`].
     pub session: u64,
-    /// The token that a further connection shows in order to join.
+    /// The session's secret token. Another connection must send it to join the session.
     pub token: [u8; TOKEN_BYTES],
     /// Bytes that the server could hold for this session when it answered: memory and spill together, within its quota.
     pub capacity_bytes: u64,
@@ -107,20 +108,20 @@ pub struct Welcome {
     pub slot_size: u32,
     /// Whether payloads carry checksums on this connection.
     pub payload_crc: bool,
-    /// The server's proof that it holds the key; zeroes without a key.
+    /// The server's proof that it holds the key. Zeroes if the server has no key.
     pub proof: [u8; 32],
     /// Most bytes that the session may hold; [`NO_QUOTA`] without a quota.
     pub quota_bytes: u64,
 }
 
-/// The quota of a session that has none.
+/// The value of a quota that means no limit.
 pub const NO_QUOTA: u64 = u64::MAX;
 
 /// Size of a WELCOME's payload, in bytes.
 pub const WELCOME_BYTES: usize = 80;
 
 impl Welcome {
-    /// The payload's bytes.
+    /// Returns the payload's bytes.
     pub fn encode(&self) -> [u8; WELCOME_BYTES] {
         let mut bytes = [0; WELCOME_BYTES];
         bytes[0..8].copy_from_slice(&self.session.to_le_bytes());
@@ -133,7 +134,7 @@ impl Welcome {
         bytes
     }
 
-    /// Reads and checks a WELCOME.
+    /// Decodes a WELCOME. Returns `None` if the bytes are not a valid WELCOME.
     pub fn decode(bytes: &[u8]) -> Option<Welcome> {
         let bytes: &[u8; WELCOME_BYTES] = bytes.try_into().ok()?;
         if bytes[36] & !HELLO_PAYLOAD_CRC != 0 || bytes[37..40] != [0; 3] {
@@ -151,30 +152,30 @@ impl Welcome {
     }
 }
 
-/// What a server holds. Every value is in bytes or a count, unless its name has another unit.
+/// The state of a server. Each value is a count or a number of bytes, unless its name ends with another unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// Sessions open now, including those of the same-host link.
     pub sessions: u64,
     /// Slots that hold something, in memory and in spill files.
     pub slots: u64,
-    /// Free slots that wait to be used again by their session.
+    /// Freed slots that only the same session and its clones can use again.
     pub slots_free: u64,
-    /// Number of freed slots that were used again since the server's start, in place of unused space.
+    /// How many slots the server has allocated from freed slots instead of unused space, since its start.
     pub slots_reused: u64,
     /// The memory limit, in bytes.
     pub memory_limit_bytes: u64,
-    /// Memory counted against the limit (blocks of sessions, blocks kept for reuse, grants).
+    /// Memory counted against the limit: blocks of sessions, free blocks kept for reuse, and granted slots.
     pub memory_bytes: u64,
-    /// The part of `memory_bytes` in blocks kept for reuse by the next session that needs one.
+    /// The part of `memory_bytes` that is in free blocks, which the next session that needs one uses again.
     pub memory_free_bytes: u64,
     /// Bytes of slots that lie in spill files.
     pub spill_bytes: u64,
-    /// Bytes that the spill directory's disk could still take.
+    /// Bytes that could still be stored on the spill directory's disk.
     pub spill_free_bytes: u64,
-    /// Bytes of pages sent since the start.
+    /// Bytes of pages sent since the server's start.
     pub read_bytes: u64,
-    /// Bytes of pages received since the start.
+    /// Bytes of pages received since the server's start.
     pub write_bytes: u64,
     /// Bytes of pages sent per second in the recent past.
     pub read_bytes_per_s: u64,
@@ -214,7 +215,7 @@ impl Status {
         ]
     }
 
-    /// The payload's bytes.
+    /// Returns the payload's bytes.
     pub fn encode(mut self) -> [u8; STATUS_BYTES] {
         let mut bytes = [0; STATUS_BYTES];
         for (into, word) in bytes.chunks_exact_mut(8).zip(self.words()) {
@@ -223,7 +224,7 @@ impl Status {
         bytes
     }
 
-    /// Reads a STATUS_REPLY.
+    /// Decodes a STATUS_REPLY. Returns `None` if the payload has another size.
     pub fn decode(bytes: &[u8]) -> Option<Status> {
         let bytes: &[u8; STATUS_BYTES] = bytes.try_into().ok()?;
         let mut status = Status::default();
@@ -234,14 +235,14 @@ impl Status {
     }
 }
 
-/// Packs a release's three numbers (`1.22.3`) into one. Each number takes 16 bits, and the first one the highest. A
-/// part that is not a number counts as 0.
+/// Packs a release's three numbers (`1.22.3`) into one number. Each of them takes 16 bits, and the first takes the
+/// highest bits. A part that is not a number counts as 0.
 pub fn pack_release(text: &str) -> u64 {
     let mut numbers = text.split(['.', '-', '+']).map(|part| part.parse::<u16>().map_or(0, u64::from));
     (0..3).fold(0, |packed, _| packed << 16 | numbers.next().unwrap_or(0))
 }
 
-/// The text of a release that [`pack_release`] packed.
+/// Returns the text of a release that [`pack_release`] packed.
 pub fn release_text(packed: u64) -> String {
     format!("{}.{}.{}", packed >> 32 & 0xffff, packed >> 16 & 0xffff, packed & 0xffff)
 }
@@ -271,7 +272,7 @@ pub struct Grant {
 pub const GRANT_BYTES: usize = 12;
 
 impl Grant {
-    /// The run's bytes on the wire.
+    /// Returns the run's bytes on the wire.
     pub fn encode(&self) -> [u8; GRANT_BYTES] {
         let mut bytes = [0; GRANT_BYTES];
         bytes[0..4].copy_from_slice(&(self.place as u32).to_le_bytes());
@@ -280,7 +281,7 @@ impl Grant {
         bytes
     }
 
-    /// Reads one run.
+    /// Decodes one run. Returns `None` if the run is empty or a field is invalid.
     pub fn decode(bytes: &[u8]) -> Option<Grant> {
         let bytes: &[u8; GRANT_BYTES] = bytes.try_into().ok()?;
         let place = match u32::from_le_bytes(part(bytes, 0)) {
@@ -294,8 +295,8 @@ impl Grant {
         if count == 0 { None } else { Some(Grant { place, first_slot, count }) }
     }
 
-    /// Decodes a GRANT's payload run by run. Returns `None` when its size is not a whole number of runs, or when it has
-    /// no runs or too many.
+    /// Decodes the payload of a GRANT or RETURN run by run. Returns `None` if its size is not a whole number of runs,
+    /// or if it has no runs or too many.
     pub fn decode_runs(bytes: &[u8]) -> Option<impl Iterator<Item = Option<Grant>> + '_> {
         let fits =
             !bytes.is_empty() && bytes.len().is_multiple_of(GRANT_BYTES) && bytes.len() / GRANT_BYTES <= GRANT_RUNS_MAX;
