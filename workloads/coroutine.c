@@ -20,16 +20,19 @@ static void body(int self) {
     }
 }
 
+static void make(int self) {
+    void *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CALL(stack != MAP_FAILED);
+    CALL(getcontext(&coroutines[self]) == 0);
+    coroutines[self].uc_stack.ss_sp = stack;
+    coroutines[self].uc_stack.ss_size = STACK;
+    coroutines[self].uc_link = &scheduler;
+    makecontext(&coroutines[self], (void (*)(void))body, 1, self);
+}
+
 int main(void) {
-    for (int self = 0; self < COROUTINES; self++) {
-        void *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        CALL(stack != MAP_FAILED);
-        CALL(getcontext(&coroutines[self]) == 0);
-        coroutines[self].uc_stack.ss_sp = stack;
-        coroutines[self].uc_stack.ss_size = STACK;
-        coroutines[self].uc_link = &scheduler;
-        makecontext(&coroutines[self], (void (*)(void))body, 1, self);
-    }
+    for (int self = 0; self < COROUTINES; self++)
+        make(self);
     for (int turn = 0; turn <= TURNS; turn++)
         for (int self = 0; self < COROUTINES; self++)
             CALL(swapcontext(&scheduler, &coroutines[self]) == 0);

@@ -6,6 +6,7 @@ mod table;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -168,16 +169,16 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
     let heard = sender.clone();
     let of_signals = move || signals.forever().try_for_each(|signal| heard.send(News::Signal(signal)));
     std::thread::Builder::new().spawn(of_signals).map_err(LaunchError::Signals)?;
-    let mut ranks = Ranks { pids: Vec::new() };
+    let mut ranks = Ranks { pidfds: Vec::new() };
     for rank in 0..args.ranks {
-        let child = match start(args, rank, &place.0, &elsewhere) {
-            Ok(child) => child,
+        let (child, pidfd) = match start(args, rank, &place.0, &elsewhere) {
+            Ok(started) => started,
             Err(source) => {
                 ranks.send(Signal::KILL);
                 return Err(LaunchError::Spawn { program: args.program[0].clone(), source });
             }
         };
-        ranks.pids.push(Some(Pid::from_child(&child)));
+        ranks.pidfds.push(Some(pidfd));
         let sender = sender.clone();
         let waits = move || {
             let mut child = child;
@@ -217,11 +218,12 @@ fn parse_local(text: &str) -> Result<u64, String> {
     }
 }
 
-fn start(args: &LaunchArgs, rank: u16, place: &Path, elsewhere: &Elsewhere) -> io::Result<Child> {
+/// Starts a rank. Returns its process and a descriptor of it.
+fn start(args: &LaunchArgs, rank: u16, place: &Path, elsewhere: &Elsewhere) -> io::Result<(Child, OwnedFd)> {
     let name = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned()).unwrap_or_default();
     let mut command = Command::new(&args.program[0]);
     elsewhere.set_variables(&mut command);
-    command
+    let mut child = command
         .args(&args.program[1..])
         .env("HANARE_RANK", rank.to_string())
         .env("HANARE_RANKS", args.ranks.to_string())
@@ -234,22 +236,29 @@ fn start(args: &LaunchArgs, rank: u16, place: &Path, elsewhere: &Elsewhere) -> i
         .env("HANARE_HOME_POLICY", name(args.home.to_possible_value()))
         .env("HANARE_SHARED_BYTES", args.shared.to_string())
         .envs(args.local.map(|bytes| ("HANARE_SHARED_LOCAL_BYTES", bytes.to_string())))
-        .spawn()
+        .spawn()?;
+    match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+        Ok(pidfd) => Ok((child, pidfd)),
+        Err(error) => {
+            child.kill()?;
+            child.wait()?;
+            Err(error.into())
+        }
+    }
 }
 
 /// The running ranks.
 struct Ranks {
-    pids: Vec<Option<Pid>>,
+    /// One descriptor a rank, opened before its process can be reaped, so that it never names another process. `None`
+    /// once the rank has ended.
+    pidfds: Vec<Option<OwnedFd>>,
 }
 
 impl Ranks {
     fn send(&self, signal: Signal) {
-        for pid in self.pids.iter().flatten() {
-            // A rank that is not recorded as ended has usually not been reaped, so its process number is valid.
-            // `pidfd_open` fails for a rank that was just reaped.
-            if let Ok(fd) = pidfd_open(*pid, PidfdFlags::empty()) {
-                let _ = pidfd_send_signal(&fd, signal);
-            }
+        for pidfd in self.pidfds.iter().flatten() {
+            // Ignored: it fails only for a rank that has ended, which needs no signal.
+            let _ = pidfd_send_signal(pidfd, signal);
         }
     }
 
@@ -258,11 +267,11 @@ impl Ranks {
     fn wait(&mut self, news: &Receiver<News>, place: &Place) -> u8 {
         let mut code = 0;
         let mut failed_at: Option<Instant> = None;
-        while self.pids.iter().any(Option::is_some) {
+        while self.pidfds.iter().any(Option::is_some) {
             let left = failed_at.map_or(GRACE, |at: Instant| GRACE.saturating_sub(at.elapsed()));
             match news.recv_timeout(left) {
                 Ok(News::Ended(rank, status)) => {
-                    self.pids[usize::from(rank)] = None;
+                    self.pidfds[usize::from(rank)] = None;
                     place.note_end(rank);
                     let ended = status.map_or(crate::EXIT_OWN, |status| End::of(status).exit_code());
                     if ended != 0 {
