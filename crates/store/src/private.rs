@@ -182,13 +182,12 @@ impl Drop for Private {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         if self.ended_within(STOP_TIMEOUT).is_none() {
-            // The result is ignored. The kill fails only if the server has ended, and then the wait returns at once.
+            // Ignored: the kill fails only if the server has ended, and then the wait returns at once.
             let _ = self.child.kill();
-            // The result is ignored because the exit status is not needed.
+            // Ignored: the exit status is not needed.
             let _ = self.child.wait();
         }
-        // The result is ignored. A server that ended in good order has already removed the directory. A killed server
-        // has not.
+        // Ignored: a server that ended in good order has already removed the directory. A killed server has not.
         let _ = std::fs::remove_dir_all(&self.dir);
     }
 }

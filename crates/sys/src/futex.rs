@@ -47,12 +47,12 @@ pub fn wake_all(word: &AtomicU32) -> usize {
 
 /// Like [`wait`] without a timeout, on a word in memory that several processes share.
 pub fn wait_shared(word: &AtomicU32, expected: u32) {
-    // The result is ignored because the caller reads the word again in any case.
+    // Ignored: the caller reads the word again in any case.
     let _ = kernel::wait(word, Flags::empty(), expected, None);
 }
 
 /// Wakes all threads of all processes that sleep on `word` by [`wait_shared`].
 pub fn wake_shared(word: &AtomicU32) {
-    // The result is ignored. The call fails only for an invalid address, and `word` is a valid reference.
+    // Ignored: the call fails only for an invalid address, and `word` is a valid reference.
     let _ = kernel::wake(word, Flags::empty(), i32::MAX as u32);
 }

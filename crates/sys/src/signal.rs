@@ -313,14 +313,13 @@ fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
 /// Restores the default action, so that the process dies. A fault then occurs again when the access is repeated. A
 /// signal that a process sent is sent again by this function.
 fn die_by_default(signal: c_int, sent: bool) {
-    // The result is ignored because the call cannot fail for a valid signal. If it failed, the fault would arrive here
-    // again.
+    // Ignored: the call cannot fail for a valid signal. If it failed, the fault would arrive here again.
     let _ = kernel_action(signal, Some(Action::DEFAULT));
     if sent {
         let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
         let thread = crate::thread::gettid() as usize;
-        // The result is ignored. If the call fails, the process goes on as if nobody had sent the signal. SAFETY: the
-        // call takes only integers. The signal is blocked until our handler returns.
+        // Ignored: if the call fails, the process goes on as if nobody had sent the signal.
+        // SAFETY: the call takes only integers. The signal is blocked until our handler returns.
         let _ = unsafe { raw::syscall(libc::SYS_tgkill, [process, thread, signal as usize, 0, 0, 0]) };
     }
 }
@@ -417,8 +416,8 @@ fn syndrome(context: *mut c_void) -> Option<u64> {
 fn set_mask(mask: u64) -> u64 {
     let mut old = 0u64;
     let args = [libc::SIG_SETMASK as usize, &raw const mask as usize, &raw mut old as usize, KERNEL_SET_BYTES, 0, 0];
-    // The result is ignored because the kernel refuses only bad pointers, sizes and requests. SAFETY: `mask` and `old`
-    // are 64-bit kernel signal sets.
+    // Ignored: the kernel refuses only bad pointers, sizes and requests.
+    // SAFETY: `mask` and `old` are 64-bit kernel signal sets.
     let _ = unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
     old
 }
@@ -513,8 +512,8 @@ impl SignalMask {
     pub fn has_waiting(&self) -> bool {
         let mut waiting = 0u64;
         let args = [&raw mut waiting as usize, KERNEL_SET_BYTES, 0, 0, 0, 0];
-        // The result is ignored because the kernel refuses only a bad pointer or size. SAFETY: the kernel writes a
-        // 64-bit signal set to `waiting`.
+        // Ignored: the kernel refuses only a bad pointer or size.
+        // SAFETY: the kernel writes a 64-bit signal set to `waiting`.
         let _ = unsafe { raw::syscall(libc::SYS_rt_sigpending, args) };
         waiting & !self.before.mask != 0
     }

@@ -161,7 +161,7 @@ impl Confined {
 
 impl Drop for Confined {
     fn drop(&mut self) {
-        // The result is ignored. The call fails if the thread has ended. It also fails if none of the previous CPUs is
+        // Ignored: the call fails if the thread has ended. It also fails if none of the previous CPUs is
         // allowed any more. The kernel has then already moved the thread.
         let _ = rustix::thread::sched_setaffinity(Some(self.tid), &self.before);
     }
@@ -338,8 +338,8 @@ fn count_by_new_fd() -> Option<usize> {
     TASK_PID.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
     let before = TASK_FD.swap(descriptors::keep(fd).into_raw_fd(), Ordering::AcqRel);
     if descriptors::forget(before) && inode_of(before) == Some(inode) {
-        // The result is ignored because the kernel closes the descriptor in any case. SAFETY: `before` is still open
-        // and recorded, and only this thread took it out of `TASK_FD`.
+        // Ignored: the kernel closes the descriptor in any case.
+        // SAFETY: `before` is still open and recorded, and only this thread took it out of `TASK_FD`.
         drop(unsafe { OwnedFd::from_raw_fd(before) });
     }
     Some(threads_of(stat.st_nlink))
@@ -423,7 +423,7 @@ pub fn set_name(name: &str) {
     let len = name.len().min(15);
     bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
     if let Ok(name) = std::ffi::CStr::from_bytes_until_nul(&bytes) {
-        // The result is ignored because nothing depends on the name.
+        // Ignored: nothing depends on the name.
         let _ = rustix::thread::set_name(name);
     }
 }

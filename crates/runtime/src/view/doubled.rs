@@ -164,7 +164,7 @@ impl Doubled {
     }
 
     pub(super) fn open(&self, span: Span) {
-        // The result only matters for pages that must be protected against writes.
+        // Ignored: the result only matters for pages that must be protected against writes.
         let _ = self.show(span, true);
     }
 
