@@ -93,6 +93,6 @@ fn call(machine: &mut Machine, number: u8, actions: &mut Vec<Action>) {
         6 => Event::Touch { page: 6, write: false },
         _ => Event::Drop { page: 1 },
     };
-    // The result is ignored, because the machine may refuse the call in its present state.
+    // Ignored: the machine may refuse the call in its present state.
     let (Ok(()) | Err(_)) = machine.step(event, actions);
 }

@@ -85,7 +85,7 @@ fn call(machine: &mut Machine, number: u8, actions: &mut Vec<Action>) {
         6 => Event::Touch { page: 6, write: false },
         _ => Event::Drop { page: 1 },
     };
-    // The result is ignored, because the machine may refuse the call in its present state.
+    // Ignored: the machine may refuse the call in its present state.
     _ = machine.step(event, actions);
 }
 

@@ -122,7 +122,7 @@ impl Aside {
         for (piece, place) in self.pieces {
             let from = place.leak();
             // SAFETY: `from` is the mapping to which `take` moved the piece. The old range belongs to the same caller.
-            // The result is ignored: a mapping that could be moved once can also be moved back.
+            // Ignored: a mapping that could be moved once can also be moved back.
             let _ = unsafe { map::move_to(from, piece.addr, piece.len) };
         }
     }

@@ -254,7 +254,7 @@ impl Remote {
                 let reading = self.servers.iter().filter(|server| server.reads_in_flight.load(Acquire) > 0);
                 // SAFETY: links stay open until the process ends, so the descriptor is valid.
                 let links = reading.map(|server| unsafe { BorrowedFd::borrow_raw(server.link_fd) });
-                // The result is ignored. If the wait fails, the caller checks the links again at once.
+                // Ignored: if the wait fails, the caller checks the links again at once.
                 let (Ok(()) | Err(_)) = ready::wait_readable(links, timeout);
             }
         }

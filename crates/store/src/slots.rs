@@ -316,7 +316,7 @@ impl Slots {
         }
         self.return_slots();
         if self.free_slots.load(Relaxed) < self.low() {
-            // The result is ignored. A refusal matters only when a write needs a slot, and that write repeats the
+            // Ignored: a refusal matters only when a write needs a slot, and that write repeats the
             // request.
             self.try_grant().unwrap_or_default();
         }
@@ -465,7 +465,7 @@ impl Store for Slots {
     fn room(&self, ask: Ask) -> Room {
         if ask == Ask::Servers {
             let mut control = self.control.lock();
-            // The result is ignored, because a poll with [`Turn::Upkeep`] notices a failed link.
+            // Ignored: a poll with [`Turn::Upkeep`] notices a failed link.
             control.capacity_left().unwrap_or_default();
             self.note_room(&control);
         }

@@ -167,7 +167,7 @@ fn change(kind: Kind, change: impl FnOnce(&Account)) {
     change(account);
     if is_limited() {
         account.changes.fetch_add(1, SeqCst);
-        // The result is ignored because the kernel accepts every soft limit up to the hard one. If it refused one, the
+        // Ignored: the kernel accepts every soft limit up to the hard one. If it refused one, the
         // old limit would stay, and mappings could fail.
         enforce(kind).unwrap_or(());
     }
@@ -400,7 +400,7 @@ pub fn executing() {
         return;
     }
     for kind in Kind::ALL {
-        // The result is ignored. If the call fails, the limit stays marked, and the executed program reads the
+        // Ignored: if the call fails, the limit stays marked, and the executed program reads the
         // variable.
         let own = get(kind).map_or(UNLIMITED, |own| own.soft);
         if own != UNLIMITED {
@@ -444,7 +444,7 @@ fn raise(kind: Kind) {
         hard => marked(hard.saturating_sub(PAGE)),
     };
     if most > kernel.soft {
-        // The result is ignored. If the kernel refuses, the mapping that needs the room fails and reports the error.
+        // Ignored: if the kernel refuses, the mapping that needs the room fails and reports the error.
         set_kernel_limit(kind, Limit { soft: most, ..kernel }).unwrap_or(());
     }
 }
