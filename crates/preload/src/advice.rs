@@ -4,8 +4,8 @@
 //! - DONTNEED, FREE and DONTNEED_LOCKED discard the contents at once. WILLNEED fetches pages while there is room.
 //!   POPULATE_READ and POPULATE_WRITE access every page before they return. With a small budget, the first pages may be
 //!   evicted by then.
-//! - Hints on how the kernel should treat the pages (access order, huge pages, merging, cold pages, dumps) and NUMA
-//!   policies (`mbind`) have no effect. The kernel does not manage far pages.
+//! - Hints for the kernel (access order, huge pages, merging, cold pages, dumps) and NUMA policies (`mbind`) are
+//!   accepted without effect. The kernel does not manage far pages.
 //! - Some advice is refused with `EINVAL`, as the kernel refuses it for unsuitable memory. This is advice on what a
 //!   forked child gets (DONTFORK, WIPEONFORK), guard pages, COLLAPSE, REMOVE, memory failures, and unknown advice.
 //! - `mseal` is refused with `ENOSYS`: a sealed mapping could not be registered for a forked child's faults.
@@ -63,7 +63,7 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
         | libc::MADV_DODUMP
         | libc::MADV_COLD
         | libc::MADV_PAGEOUT
-        // The next two undo advice that is refused, so there is nothing to undo.
+        // The next two values undo advice that is refused, so there is nothing to undo.
         | libc::MADV_DOFORK
         | libc::MADV_KEEPONFORK => (),
         _ => return Err(libc::EINVAL),
@@ -84,7 +84,7 @@ fn populate(range: Range, writes: bool) -> Result<(), c_int> {
         // is one atomic step and changes nothing.
         let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
         if writes {
-            // `black_box` hides the 0. If the compiler saw the 0, it could turn the addition into a read.
+            // `black_box` hides the 0: if the compiler saw it, it would make this a read.
             byte.fetch_add(std::hint::black_box(0), Ordering::SeqCst);
         } else {
             std::hint::black_box(byte.load(Ordering::SeqCst));

@@ -38,8 +38,8 @@ pub(crate) fn resolve() {
     }
 }
 
-/// Checks whether the caller's break is far. The first call reserves its address space. As in the C library, two
-/// threads must not change the break at once.
+/// Checks whether the caller's break is far. The first call reserves address space for the break. As in the C library,
+/// two threads must not change the break at once.
 fn is_far() -> bool {
     if far::is_own_thread() {
         return false;
@@ -68,7 +68,7 @@ fn move_to(wanted: usize) -> Result<usize, c_int> {
         // SAFETY: the program does not use the memory beyond its break yet.
         unsafe { far::protect(old, new - old, libc::PROT_READ | libc::PROT_WRITE) }?;
     } else if new < old {
-        // SAFETY: the program no longer uses the memory beyond its new break.
+        // SAFETY: the program gives up the memory beyond its new break.
         unsafe {
             far::discard(new, old - new);
             far::protect(new, old - new, libc::PROT_NONE)?;

@@ -36,8 +36,6 @@ pub(crate) fn find() {
     unsafe { libc::dl_iterate_phdr(Some(note), null_mut()) };
 }
 
-/// Stores the code ranges of one loaded object, if it is one of the three.
-///
 /// # Safety
 /// `info` is valid during the call, as `dl_iterate_phdr` passes it.
 unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: usize, _: *mut c_void) -> c_int {

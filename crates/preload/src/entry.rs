@@ -1,4 +1,4 @@
-//! Exported calls that need the address of their caller's code.
+//! Macros that define exported calls. Each call passes its return address on, which shows the caller.
 
 /// Defines an exported call as a jump to `$target`. `$target` gets the call's return address as an additional argument,
 /// in the register `$x86` or `$arm`.

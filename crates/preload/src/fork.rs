@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 type Handler = Option<unsafe extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 
-/// The C library's function behind `pthread_atfork`. Null until it is looked up.
+/// The C library's function that every `pthread_atfork` calls.
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static IS_FIRST: AtomicBool = AtomicBool::new(false);
 
@@ -79,7 +79,7 @@ unsafe extern "C" fn __register_atfork(
     child: Handler,
     library: *mut c_void,
 ) -> c_int {
-    // An error is ignored here, because this call reports only errors of the caller's own handlers.
+    // An error is ignored here, because `__register_atfork` reports only errors about the caller's handlers.
     let _ = watch();
     match real() {
         // SAFETY: `register` is the C library's function, and its arguments are the caller's.

@@ -35,8 +35,9 @@ struct Object {
 /// The owner's name in the notes that Go's linker writes, with its final zero.
 const NOTE_NAME: &[u8] = b"Go\0";
 
-/// Looks for Go in the objects that the process is linked with. The note of Go's linker shows that an object is Go's. A
-/// build may leave that note out: then `crosscall2`, the function through which C calls Go, shows it.
+/// Looks for Go in the objects that the process is linked with. An object is Go's if it has a note of Go's linker. A
+/// build may leave this note out. So a process that has `crosscall2`, the function through which C calls Go, also
+/// counts as linked with Go.
 pub(crate) fn find() {
     // SAFETY: `dlsym` gets terminated names.
     let (entry, find_object) = unsafe {
@@ -56,8 +57,8 @@ pub(crate) fn keeps_statics() -> bool {
 }
 
 /// Checks whether a mapping that code at `caller` asks for must stay near. If Go is linked into the process, all
-/// mappings stay near: Go may have called a function of the C library, and that function may call `mmap`. Otherwise
-/// only mappings by code of a Go library stay near, which may have been loaded later.
+/// mappings stay near: Go may have called a function of the C library that calls `mmap`. Otherwise a mapping stays near
+/// if `caller` is in a Go library that was loaded later.
 pub(crate) fn keeps_mapping(caller: usize) -> bool {
     IS_THERE.load(Ordering::Relaxed) || is_go(caller)
 }

@@ -1,4 +1,4 @@
-//! The `malloc` family. Blocks of at least the threshold are far, and glibc allocates smaller blocks.
+//! The `malloc` family. Blocks of at least `far::threshold()` bytes are far, and glibc allocates smaller blocks.
 //!
 //! A block's address alone shows its allocator: `hanare::heap` allocates all far blocks.
 //!
@@ -7,11 +7,11 @@
 //!   it resolves a fault.
 //! - The tables of a locale (see `locale`).
 //! - The C library's own allocations before far memory has started. The C library may hold a lock that the start needs.
-//! - In signal modes, all of the C library's own allocations. They include buffers of streams and directories, which it
-//!   passes to the kernel by calls that are not interposed.
+//! - In signal modes (sigbus and sigsegv), all of the C library's own allocations. They include buffers of streams and
+//!   directories, which it passes to the kernel by calls that are not interposed.
 //!
-//! The return address of a call shows that the dynamic linker or the C library makes it. So each entry point that
-//! allocates passes on its return address.
+//! The return address of a call shows whether the dynamic linker or the C library makes the call. So each entry point
+//! that allocates passes on its return address.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{self, null_mut};
@@ -173,7 +173,7 @@ extern "C" fn pvalloc_for(size: usize, caller: usize) -> *mut c_void {
 #[inline]
 unsafe fn give_back(block: *mut c_void) {
     if !is_far_block(block as usize) {
-        // SAFETY: `block` is not far, so it is null or a block of glibc, and the caller gives it up.
+        // SAFETY: a block that is not far is glibc's, and the caller gives it up.
         unsafe { near::free(block.cast()) };
     } else if far::active() {
         // SAFETY: `block` is a live far block, and the caller gives it up.
@@ -188,7 +188,7 @@ unsafe fn give_back(block: *mut c_void) {
 /// `old` is a live block in far memory that no other thread uses during the call.
 unsafe fn resize_far(old: *mut c_void, size: usize, caller: usize) -> *mut c_void {
     if size == 0 {
-        // SAFETY: by the contract of realloc(3), the owner of `old` gives it up.
+        // SAFETY: the caller gives the block up.
         unsafe { give_back(old) };
         return null_mut();
     }

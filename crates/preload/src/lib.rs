@@ -2,14 +2,16 @@
 //! pages are on memory servers). It also interposes the calls that manage memory, so that they keep their meaning on
 //! far memory.
 //!
-//! This library only decides whether a call concerns far memory, and translates it into calls of `hanare::far`. It does
-//! not know pages, servers or budgets. It asks the engine (`hanare::far`) which addresses are far.
+//! This library only decides whether a call concerns far memory, and translates such a call into calls of
+//! `hanare::far`. It does not know pages, servers or budgets. It asks the engine (`hanare::far`) which addresses are
+//! far.
 //!
 //! Every function here keeps these rules:
-//! - While the engine is active, an allocation of at least `far::threshold()` bytes is far. If far memory is exhausted,
-//!   the allocation fails with `ENOMEM` instead of becoming near (ordinary memory).
-//! - On Hanare's own threads, every call goes to the C library or the kernel. The same rule holds in a forked child
-//!   that cannot share its parent's far memory.
+//! - While the engine is active, an allocation of at least `far::threshold()` bytes is far (`heap` lists the
+//!   exceptions). If far memory is exhausted, the allocation fails with `ENOMEM` instead of becoming near (ordinary
+//!   memory).
+//! - Calls on Hanare's own threads go to the C library or the kernel. So do calls in a forked child that cannot share
+//!   its parent's far memory.
 //! - Large static arrays become far before any code of the program runs (`statics`).
 //! - In signal modes (sigbus and sigsegv), the kernel gets near copies of far data (`calls`).
 //! - Small sizes are served before any thread-local is read. The dynamic linker allocates small blocks while it sets up

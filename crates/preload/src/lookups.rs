@@ -36,7 +36,7 @@ impl Linker {
         if !found.is_null() {
             return found;
         }
-        // In older C libraries, these functions are in `libdl`.
+        // In older C libraries, the dynamic linker's functions are in `libdl`.
         let found = [c"libc.so.6", c"libdl.so.2"]
             .into_iter()
             .find_map(|library| Library::loaded(library)?.function(self.name))
@@ -46,7 +46,8 @@ impl Linker {
     }
 }
 
-/// Replaces a function that no loaded library has. Returns null, like a lookup that finds nothing.
+/// Is called in place of a dynamic linker's function that no loaded library has. Returns null, like a lookup that finds
+/// nothing.
 extern "C" fn nobody() -> *mut c_void {
     null_mut()
 }
@@ -156,8 +157,8 @@ unsafe extern "C" fn symbol_of_version(
 }
 
 /// Returns the function that the program gets in place of `found`. A function of the C library is replaced if this
-/// library defines the same name. If another library's definition is between the two, `found` is returned: that other
-/// library may be looking up the function that its own definition calls.
+/// library defines the same name. But if a library between this one and the C library also defines the name, `found` is
+/// returned. That library may be looking up the function that its own definition calls.
 ///
 /// # Safety
 /// `name` is a terminated text.

@@ -5,8 +5,8 @@
 //! - a reservation: an inaccessible mapping (`PROT_NONE`), of which allocators later open parts by `mprotect` or a
 //!   fixed mapping.
 //!
-//! Everything else goes to the kernel: files, shared memory, stacks, huge pages, locked pages, reservations of more
-//! than a quarter of the far address space, and mappings at a required address.
+//! Everything else goes to the kernel: files, shared memory, stacks, huge pages, locked pages, and mappings at a
+//! required address. The kernel also gets reservations of more than a quarter of the far address space.
 //!
 //! These rules hold for calls that conflict with far memory:
 //! - `MAP_FIXED` over far memory: private anonymous memory stays far and reads as zeroes with the new protection. Any
@@ -80,7 +80,7 @@ entry_of_six!(
 );
 
 /// # Safety
-/// The caller keeps the contract of mmap(2). `caller` is the address of its code.
+/// The caller keeps the contract of mmap(2). `caller` is an address in the calling code.
 pub(crate) unsafe extern "C" fn map(
     addr: *mut c_void,
     len: usize,
@@ -115,7 +115,7 @@ pub(crate) unsafe extern "C" fn map(
 /// mapping, the range becomes the kernel's, after a trial has shown that the kernel can make the mapping.
 ///
 /// # Safety
-/// `args` are the arguments of a call of mmap(2) at the start of `range`.
+/// The arguments are those of a call of mmap(2) at the start of `range`.
 unsafe fn map_over_far(range: Range, prot: c_int, flags: c_int, args: [usize; 6]) -> Result<usize, c_int> {
     let [_, len, _, _, fd, off] = args;
     let anonymous = flags & libc::MAP_TYPE == libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS != 0;

@@ -37,8 +37,8 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
             libc::SYS_madvise => advice::madvise(a as *mut _, b, int(c)).into(),
             libc::SYS_process_madvise => advice::process_madvise(int(a), b as *const _, c, int(d), e as u32) as c_long,
             advice::SYS_MSEAL => advice::mseal(a as *mut _, b, c as u64).into(),
-            // The kernel rearranges only pages of shared mappings, and far memory is private. It refuses other mappings
-            // with EINVAL.
+            // The kernel rearranges only pages of shared mappings, and refuses other mappings with EINVAL. Far memory
+            // is private.
             libc::SYS_remap_file_pages if with_far(a, b).is_some() => status(Err(libc::EINVAL)).into(),
             libc::SYS_mbind => advice::mbind(args).into(),
             libc::SYS_mlock => locking::mlock(a as *const _, b).into(),

@@ -60,7 +60,7 @@ fn begin() {
     let mut key: pthread_key_t = 0;
     // SAFETY: `key` is a local variable. `at_end` is a function of this library, which is never unloaded.
     if KEY.load(Ordering::Acquire) == 0 && unsafe { libc::pthread_key_create(&raw mut key, Some(at_end)) } == 0 {
-        // If two threads do this at once, they create two keys. Both keys have the same destructor, so this is
+        // If two threads run `begin` at once, they create two keys. Both keys have the same destructor, so two are
         // harmless.
         KEY.store(key as usize + 1, Ordering::Release);
     }
@@ -88,7 +88,7 @@ fn set_rounds(round: usize) {
     }
 }
 
-/// The destructor of the thread's data. It waits for the last round, because other destructors may still release
+/// The destructor of the thread's data. It acts only in the last round, because other destructors may still release
 /// mutexes.
 unsafe extern "C" fn at_end(round: *mut c_void) {
     match round as usize {
@@ -98,8 +98,8 @@ unsafe extern "C" fn at_end(round: *mut c_void) {
     }
 }
 
-/// If any robust mutex that this thread holds is far, marks all of its robust mutexes as the kernel would, and empties
-/// the thread's list.
+/// Marks all robust mutexes that this thread holds, as the kernel would, and empties the thread's list. Does nothing if
+/// none of these mutexes is far.
 ///
 /// # Safety
 /// The thread is ending, and none of its code releases a mutex any more.
@@ -133,8 +133,6 @@ unsafe fn give_up() {
     }
 }
 
-/// Marks a mutex whose owner, this thread, ends. Wakes one waiter if `kernel_wakes` is false.
-///
 /// # Safety
 /// `futex` is the futex of a mutex that this thread holds.
 unsafe fn mark(futex: *const AtomicU32, kernel_wakes: bool) {

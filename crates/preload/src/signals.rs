@@ -20,7 +20,7 @@ unsafe extern "C" {
     fn libc_sigaction(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
 }
 
-/// Signals that glibc uses itself, to cancel threads and to change their user. It never lets a program block them.
+/// Signals that glibc uses itself, to cancel threads and to change their user. glibc never lets a program block them.
 const GLIBC_SIGNALS: u64 = bit(32) | bit(33);
 
 /// Size of the kernel's signal set, in bytes.
@@ -67,8 +67,7 @@ unsafe extern "C" fn sigaction(signum: c_int, new: *const libc::sigaction, old: 
 
 type SignalCall = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
 
-/// Sets a handler, like `signal` under one of its names. If `signum` is the trap signal, the stored action gets
-/// `flags`.
+/// Sets a handler, as `signal` and its variants do. If `signum` is the trap signal, the stored action gets `flags`.
 ///
 /// # Safety
 /// `handler` is valid for signal(2). `real` is a function of the same type as `signal`.
@@ -140,7 +139,7 @@ unsafe extern "C" fn sigignore(signum: c_int) -> c_int {
 /// Changes the calling thread's signal mask, but never blocks the trap signal or glibc's own signals.
 ///
 /// # Safety
-/// `set` and `old` are each null or valid, as for sigprocmask(2).
+/// `set` and `old` are null or valid, as for sigprocmask(2).
 unsafe fn change_mask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> Result<(), c_int> {
     let wanted = (!set.is_null()).then(|| {
         // SAFETY: `set` is not null, so it is valid. It is longer than the kernel's set and begins with it.
@@ -153,8 +152,8 @@ unsafe fn change_mask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> R
     let given = wanted.as_ref().map_or(0, |mask| &raw const *mask as usize);
     let mut before = 0u64;
     let args = [how as usize, given, &raw mut before as usize, MASK_BYTES, 0, 0];
-    // SAFETY: `given` is null or points to a local mask, and `before` is a local variable. The caller's variables may
-    // be far, where the kernel cannot write.
+    // SAFETY: `given` is null or points to a local mask, and `before` is a local variable. The kernel does not get the
+    // caller's variables, which may be far.
     unsafe { kernel(libc::SYS_rt_sigprocmask, args) }?;
     if !old.is_null() {
         // SAFETY: `old` is valid. The C library's set begins with the kernel's mask.

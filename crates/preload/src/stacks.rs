@@ -4,8 +4,8 @@
 //! When a thread ends, the kernel clears the thread's number in memory, and wakes the threads that wait for this. The C
 //! library keeps the number in a structure at the top of the stack. If the page with the number is absent, the kernel
 //! does not wait for the page. The waiting threads would then wait for ever. So the top of the stack becomes ordinary
-//! memory for good, and keeps its contents. In signal modes, the whole stack becomes ordinary memory, because the
-//! kernel writes signal frames to it.
+//! memory for good, and keeps its contents. In signal modes (sigbus and sigsegv), the whole stack becomes ordinary
+//! memory, because the kernel writes signal frames to it.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
@@ -52,7 +52,7 @@ unsafe fn far_stack(attributes: *const pthread_attr_t) -> Option<(Range, bool)> 
     if unsafe { libc::pthread_attr_getstack(attributes, &raw mut addr, &raw mut len) } != 0 {
         return None;
     }
-    // For attributes without a stack, glibc returns the negated size as the address. The sum then overflows.
+    // For attributes without a stack, glibc returns the negated size as the address. The end then overflows to `None`.
     let start = addr as usize;
     let end = start.checked_add(len)?;
     with_far(start, len.max(1))?;
@@ -60,7 +60,7 @@ unsafe fn far_stack(attributes: *const pthread_attr_t) -> Option<(Range, bool)> 
     (whole.end > whole.start).then_some((whole, (whole.start, whole.end) != (start, end)))
 }
 
-/// Makes the part of a stack near that the kernel accesses. Guard pages keep their protection.
+/// Turns the part of a stack that the kernel accesses into near memory. Guard pages keep their protection.
 ///
 /// # Errors
 /// The error number of the kernel if it has no memory or no mapping left.
@@ -141,14 +141,14 @@ unsafe extern "C" fn pthread_create(
     let call = unsafe { transmute::<*mut c_void, Create>(call) };
     // SAFETY: under the contract of pthread_create(3), `attributes` is null or valid.
     let Some((stack, is_cut)) = keeping_errno(|| unsafe { far_stack(attributes) }) else {
-        // SAFETY: the arguments are the caller's, and `call` is pthread_create(3).
+        // SAFETY: the caller keeps the contract of pthread_create(3), and `call` is that function.
         return unsafe { create(call, thread, attributes, first, argument) };
     };
     if keeping_errno(|| make_near(stack)).is_err() {
         return libc::EAGAIN;
     }
     if !is_cut {
-        // SAFETY: the arguments are the caller's, and `call` is pthread_create(3).
+        // SAFETY: the caller keeps the contract of pthread_create(3), and `call` is that function.
         return unsafe { create(call, thread, attributes, first, argument) };
     }
     let mut copy = MaybeUninit::<pthread_attr_t>::uninit();

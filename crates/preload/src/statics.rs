@@ -4,8 +4,8 @@
 //! - the data of the C library, the dynamic linker, the unwinder and this library, because the resolution of a fault
 //!   needs it;
 //! - data that the linker protects after relocation (RELRO), the dynamic section and the initial thread-locals;
-//! - the pages of variables that a library shares with the program by a copy relocation (`stdout`, `environ`), because
-//!   the C library uses them with signals blocked.
+//! - the pages of variables that a library shares with the program by a copy relocation (`stdout`, `environ`). The C
+//!   library uses these variables with signals blocked.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
@@ -47,12 +47,13 @@ const RELOCATION_COPY: u64 = 5;
 #[cfg(not(target_arch = "x86_64"))]
 const RELOCATION_COPY: u64 = 1024;
 
-/// Makes large static arrays far. Must be called once, before any code of the program runs.
+/// Makes large static arrays far. Call it once, before any code of the program runs.
 ///
 /// # Errors
-/// Returns the [`AdoptError`] of the first array that cannot become far.
+/// See [`AdoptError`].
 pub(crate) fn adopt() -> Result<(), AdoptError> {
-    // A library's constructor may have run first and started threads. Data that other threads use cannot be moved.
+    // A library's constructor may have run first and started threads. Data that other threads use cannot be moved, so
+    // all data stays near then.
     if !far::is_alone() {
         return Ok(());
     }
@@ -64,7 +65,7 @@ pub(crate) fn adopt() -> Result<(), AdoptError> {
     }
     let mappings = private_mappings();
     let mut wholes: Vec<Vec<Piece>> = large.into_iter().flat_map(|range| pieces(range, &mappings)).collect();
-    // If the table has no room for all arrays, the largest ones become far.
+    // If there are more than `far::ADOPTED_MAX` arrays, the largest ones become far.
     wholes.sort_by_key(|pieces| std::cmp::Reverse(bytes(pieces)));
     for pieces in wholes.iter().take(far::ADOPTED_MAX) {
         // SAFETY: the pieces are plain data of the program, and only this thread runs the program. The code that
@@ -76,7 +77,7 @@ pub(crate) fn adopt() -> Result<(), AdoptError> {
 
 /// Collects the large data of one object (the program or a library).
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, large: *mut c_void) -> c_int {
-    // SAFETY: the dynamic linker passes a valid `info`, and the `large` that `adopt` passed to it.
+    // SAFETY: the dynamic linker passes a valid `info`, and the pointer `large` that `adopt` gave it.
     let (info, large) = unsafe { (&*info, &mut *large.cast::<Vec<Range<usize>>>()) };
     if !is_near_object(info) {
         large.extend(large_data(info));
@@ -117,7 +118,7 @@ fn large_data(info: &libc::dl_phdr_info) -> Vec<Range<usize>> {
     }
     for header in headers {
         match header.p_type {
-            // The dynamic linker makes only whole pages read-only.
+            // The dynamic linker protects only whole pages.
             libc::PT_GNU_RELRO => cut(&mut ranges, inward(range(header))),
             libc::PT_TLS => cut(&mut ranges, outward(range(header))),
             libc::PT_DYNAMIC => {
@@ -167,16 +168,15 @@ fn copied(dynamic: Range<usize>) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// Returns the difference between the addresses in memory and in the file of the object that contains `addr`, or 0 if
-/// no object contains it.
+/// Returns the load offset of the object that contains `addr`: its address in memory minus its address in the file.
+/// Returns 0 if no object contains `addr`.
 fn link_base(addr: usize) -> usize {
     // SAFETY: zeroes are a valid `Dl_info`.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
     let mut map: *mut LinkMap = std::ptr::null_mut();
     // SAFETY: `dladdr1` accepts any address. It writes its results to `found` and `map`.
     let known = unsafe { dladdr1(addr as *const c_void, &raw mut found, (&raw mut map).cast(), RTLD_DL_LINKMAP) };
-    // SAFETY: `map` points to a link map, which begins with the difference between the addresses in memory and in the
-    // file.
+    // SAFETY: `map` points to a link map of the dynamic linker, which begins with the object's load offset.
     if known != 0 && !map.is_null() { unsafe { (*map).addr } } else { 0 }
 }
 
@@ -217,8 +217,8 @@ struct Private {
     file: bool,
 }
 
-/// Returns the writable private mappings of this process. Returns none if `/proc` cannot be read: then no static array
-/// becomes far.
+/// Returns the writable private mappings of this process. Returns an empty list if `/proc` cannot be read. Then no
+/// static array becomes far.
 fn private_mappings() -> Vec<Private> {
     let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     text.lines().filter_map(private_mapping).collect()

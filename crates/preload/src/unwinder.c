@@ -71,7 +71,7 @@ void _Unwind_Resume(struct _Unwind_Exception *exception) {
     call(exception);
 }
 
-/* Would start the unwinding of a panic. It refuses, so the panic aborts the process. */
+/* Would start the unwinding of a panic. Returns an error instead, so the panic aborts the process. */
 _Unwind_Reason_Code _Unwind_RaiseException(struct _Unwind_Exception *exception) {
     (void)exception;
     return _URC_END_OF_STACK;

@@ -15,22 +15,22 @@ use crate::host::HostSession;
 use crate::registry::{Membership, Registry};
 use crate::shared::Store;
 
-/// The role of a connection after a successful handshake, with its session.
+/// The role of a welcomed connection, with the session that it serves.
 pub(crate) enum Guest {
-    /// The client sends READ, WRITE and DISCARD requests for the far space of a session.
+    /// READ, WRITE and DISCARD on the far space of a session.
     Session { membership: Membership, payload_crc: bool },
-    /// The connection has no session. The client may only request STATUS and SESSIONS, or ping the server.
+    /// STATUS and SESSIONS only, without a session.
     Control,
-    /// The connection is a session's same-host link, over which the client receives the session's files.
+    /// The same-host link of a session.
     Host(Box<HostSession>),
 }
 
-/// The parts of the server that the handshake of a connection uses.
+/// The facts by which the server judges a new connection.
 pub(crate) struct Host<'a> {
     pub(crate) key: Option<&'a Key>,
     pub(crate) store: &'a Arc<Store>,
     pub(crate) registry: &'a Arc<Registry>,
-    /// Whether the connection is an AF_UNIX socket. Only such a socket can pass files to the client.
+    /// Whether the connection uses an AF_UNIX socket, through which files can be passed.
     pub(crate) is_unix: bool,
 }
 
@@ -52,15 +52,13 @@ fn no<T>(reason: impl Into<String>) -> Result<T, NoGuest> {
     Err(NoGuest::Refused(reason.into()))
 }
 
-/// Does the server's side of the handshake. Returns the role of the connection, or why the server did not welcome it.
-/// Takes a few seconds at most.
+/// Welcomes or refuses a new connection, within a few seconds.
 pub(crate) fn greet(socket: &Socket, inbox: &mut Inbox, host: &Host<'_>) -> Result<Guest, NoGuest> {
     let result = try_greet(socket, inbox, host);
     let reason = match &result {
         Ok(_) => return result,
         Err(NoGuest::Refused(reason)) => reason.clone(),
-        // The server answers also a client of another wire version. That client can read this server's version in the
-        // answer's header.
+        // A client of another version can still read the header of the refusal, which tells it this server's version.
         Err(NoGuest::Link(e @ (LinkError::Version { .. } | LinkError::Garbage { .. }))) => format!("not a hello: {e}"),
         Err(NoGuest::Link(_)) => return result,
     };
@@ -70,10 +68,10 @@ pub(crate) fn greet(socket: &Socket, inbox: &mut Inbox, host: &Host<'_>) -> Resu
     result
 }
 
-/// Longest time that the server waits for the client to receive a closing message, before it closes the connection.
+/// Longest time that a failed connection stays open so that its closing message arrives.
 pub(crate) const CLOSING_WAIT: std::time::Duration = std::time::Duration::from_millis(500);
 
-/// Returns the longest prefix of `text` that has at most `max` bytes and ends at a character boundary.
+/// Returns the longest beginning of `text` that has at most `max` bytes and ends at a character boundary.
 fn cut(text: &str, max: usize) -> &str {
     let end = (0..=max.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]

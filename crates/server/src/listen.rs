@@ -30,43 +30,41 @@ use crate::spill::SpillDir;
 use crate::turns::Turns;
 use crate::upkeep;
 
-/// Longest time that a stopping server waits for its connections to end. Then it shuts them down.
+/// Time that a stopping server waits for its connections to end before it closes them.
 const DRAIN: Duration = Duration::from_secs(4);
 /// Pause between two checks of whether the connections have ended.
 const DRAIN_STEP: Duration = Duration::from_millis(5);
-/// Longest time that the server spends on refusing one connection when all connections are in use. Other new
-/// connections wait during that time.
+/// Longest time for telling one client that there is no room for its connection. Other new connections wait meanwhile.
 const TURNING_AWAY: Duration = Duration::from_millis(20);
-/// Least age at which a connection without a completed handshake may be closed to make room for a new connection.
+/// Time after which a connection that has not completed its handshake may be cut when a new connection needs its place.
 const GREETING: Duration = Duration::from_millis(100);
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The function that receives each line of the server's log.
+/// Receives the server's log, line by line.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The settings of a server.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// Where to listen: TCP addresses (port 0 takes a free one) and AF_UNIX paths.
+    /// The addresses to listen on: TCP addresses (port 0 means any free port) and AF_UNIX paths.
     pub listen: Vec<Endpoint>,
-    /// The memory limit for far pages, in bytes; at least 2 MiB unless there is a spill directory.
+    /// The memory limit for far pages, in bytes. Without a spill directory, it must be at least 2 MiB.
     pub memory: u64,
-    /// Returns how many bytes of memory the system could still give. The server calls this function regularly, and
-    /// hands out no more memory than that. If it is `None`, only `memory` limits the server.
+    /// Returns how many bytes the system could give. The server asks regularly and hands out no more than that. If this
+    /// is `None`, only the limit applies.
     pub available: Option<Available>,
-    /// The directory for pages that do not fit into memory. If it is `None`, the server stores pages in memory only.
+    /// The directory for pages that do not fit into memory. If this is `None`, no page spills.
     pub spill: Option<PathBuf>,
-    /// Bytes that are left free on the spill directory's disk.
+    /// Bytes that the server leaves free on the spill directory's disk.
     pub spill_margin: u64,
-    /// The key that clients must prove to hold. Without a key, the server listens only on loopback addresses and
-    /// AF_UNIX paths.
+    /// The key that clients must hold. Without a key, the server listens on loopback addresses and AF_UNIX paths only.
     pub key: Option<Key>,
     /// Time that a connection polls for the next request before it sleeps.
     pub spin: Duration,
-    /// Largest number of open connections.
+    /// Most connections at a time.
     pub connections_max: usize,
-    /// Most bytes that each session may hold. `None` means no limit.
+    /// Most bytes that each session may hold. `None` means no quota.
     pub client_quota: Option<u64>,
     /// Time that unused memory is kept before it goes back to the system.
     pub keep_free: Duration,
@@ -75,8 +73,8 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// Returns the default settings: no check of the system's memory, no spill, no key, no quota, 1 GiB of disk left
-    /// free, no log.
+    /// Returns the defaults: no check of the system's memory, no spill, no key, no quota, 1 GiB of disk left free, no
+    /// log.
     pub fn new(listen: Vec<Endpoint>, memory: u64) -> ServerConfig {
         ServerConfig {
             listen,
@@ -94,14 +92,14 @@ impl ServerConfig {
     }
 }
 
-/// Why a server could not start, or had to end.
+/// Why a server could not start or continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
     /// The settings name no address to listen on.
     #[error("no address to listen on; give --listen ADDRESS")]
     NoAddress,
-    /// The server cannot listen on the address.
+    /// The server cannot listen on this address.
     #[error("cannot listen on {endpoint}: {source}; {}", listen_advice(source))]
     Listen {
         /// The address.
@@ -115,7 +113,7 @@ pub enum ServerError {
         /// The address, which others can reach.
         endpoint: Endpoint,
     },
-    /// The memory limit is smaller than one block (2 MiB), and there is no spill directory.
+    /// The memory limit is smaller than a block, and there is no spill directory.
     #[error("a memory limit of {memory} bytes holds nothing; give at least 2 MiB of --memory, or --spill DIR")]
     NoMemory {
         /// The memory limit, in bytes.
@@ -129,7 +127,7 @@ pub enum ServerError {
         /// The system's error.
         source: io::Error,
     },
-    /// A call of the operating system failed.
+    /// A system call failed.
     #[error("{what} failed: {source}")]
     Io {
         /// The call that failed.
@@ -192,7 +190,7 @@ impl Listener {
     }
 }
 
-/// A memory server that listens but does not serve yet. [`Server::run`] serves.
+/// A memory server that already listens and does not serve yet.
 pub struct Server {
     listeners: Vec<Listener>,
     state: Arc<ServerState>,
@@ -202,7 +200,7 @@ pub struct Server {
     log: Log,
 }
 
-/// A connection's thread, and its socket. The thread ends when the socket is shut down.
+/// A connection's thread, and the connection's socket. Closing the socket makes the thread end.
 struct Running {
     socket: Arc<Socket>,
     thread: JoinHandle<()>,
@@ -212,7 +210,7 @@ struct Running {
 }
 
 impl Server {
-    /// Makes a server that listens on every address of `config`. The server allocates memory only when clients need it.
+    /// Listens on every address. The server takes memory only as clients need it.
     pub fn bind(config: ServerConfig) -> Result<Server, ServerError> {
         if config.listen.is_empty() {
             return Err(ServerError::NoAddress);
@@ -279,10 +277,10 @@ impl Server {
         let result = self.accept_until_stopped(&mut running);
         let Server { listeners, state, .. } = self;
         drop(listeners);
-        // The connections must also end if the accept loop ended with an error.
+        // If the accept loop failed, the connections must end too.
         state.stop.stop();
         drain(running);
-        // `join` fails only if the upkeep thread panicked. The panic has been reported on stderr.
+        // A panic in the upkeep thread has already been reported on stderr.
         let _ = upkeep.join();
         result
     }
@@ -330,8 +328,8 @@ impl Server {
             if let Err(e) = connection_life(&state, key.as_ref(), &theirs, is_unix, &welcome) {
                 log(&format!("{peer}: {e}"));
             }
-            // The accepting thread holds another reference to the socket. Without this call, the peer would see no end
-            // of the connection until the accepting thread drops that reference.
+            // Closes the connection now. Dropping `theirs` is not enough, because the accepting thread still holds the
+            // socket.
             theirs.sever();
         };
         match std::thread::Builder::new().name("hanare-serve".into()).spawn(life) {
@@ -344,15 +342,14 @@ impl Server {
     }
 }
 
-/// Makes room for a new connection by closing the oldest connection that has not completed its handshake. Waits until
-/// that connection is [`GREETING`] old, and keeps other new connections waiting meanwhile. Returns false when every
-/// connection has completed its handshake.
+/// Makes room for a new connection by closing the oldest one that has not completed its handshake within [`GREETING`].
+/// If that time has not passed yet, waits for its end. Returns false if every connection has completed its handshake.
 fn drop_a_stranger(running: &mut Vec<Running>) -> bool {
     let is_stranger = |running: &Running| !running.is_welcome.load(Acquire);
     while let Some(at) = running.iter().position(is_stranger) {
         std::thread::sleep(GREETING.saturating_sub(running[at].since.elapsed()));
         if is_stranger(&running[at]) {
-            // The connection's thread ends by itself, because its next call on the socket fails.
+            // The thread of the closed connection notices the end at its next call and ends by itself.
             running.remove(at).socket.sever();
             return true;
         }
@@ -360,14 +357,14 @@ fn drop_a_stranger(running: &mut Vec<Running>) -> bool {
     false
 }
 
-/// Refuses a connection for lack of room, and sends the client `reason`. Runs in the accepting thread.
+/// Tells a client that there is no room, without giving its connection a thread.
 fn turn_away(socket: &Socket, reason: &str) {
     if send_control(socket, Kind::Refused, 0, reason.as_bytes()).is_ok() {
         socket.finish(TURNING_AWAY);
     }
 }
 
-/// Runs a connection from its handshake to its end. Returns the text of an error, which goes to the log.
+/// Runs a connection from its handshake to its end. The text of an error goes to the log.
 fn connection_life(
     state: &ServerState,
     key: Option<&Key>,
@@ -383,8 +380,8 @@ fn connection_life(
             serve(state, socket, inbox, guest).map_err(|e| e.to_string())
         }
         Err(NoGuest::Refused(reason)) => Err(format!("refused: {reason}")),
-        // `LinkError` words the next three errors for clients, as faults of the memory server. The log of the server
-        // needs texts in which the client is at fault.
+        // The texts of these errors are written for clients: they name the memory server as the cause. So the server's
+        // log uses other texts.
         Err(NoGuest::Link(LinkError::Silent { seconds })) => {
             Err(format!("not welcomed: it said nothing for {seconds} s"))
         }
@@ -394,7 +391,7 @@ fn connection_life(
     }
 }
 
-/// Waits up to [`DRAIN`] until all connections have ended. Then shuts the remaining connections down.
+/// Waits for the connections to end by themselves. After [`DRAIN`], closes the remaining ones.
 fn drain(mut running: Vec<Running>) {
     let end = Instant::now() + DRAIN;
     while !running.is_empty() && Instant::now() < end {
@@ -403,7 +400,7 @@ fn drain(mut running: Vec<Running>) {
     }
     for connection in running {
         connection.socket.sever();
-        // `join` fails only if the connection's thread panicked. The panic has been reported on stderr.
+        // A panic in the connection's thread has already been reported on stderr and concerns no other connection.
         let _ = connection.thread.join();
     }
 }

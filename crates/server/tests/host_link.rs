@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use common::{Client, MIB, SOON, TestServer};
 use hanare_wire::{Attachment, ErrorCode, Grant, LinkError, Place};
 
-/// The session's file for `place`, opened as the client uses it.
+/// Returns the session's file for `place`, opened as the client uses it.
 fn file(attachment: &Attachment, place: Place) -> File {
     let fd = match place {
         Place::Memory => attachment.memfd.as_fd(),
@@ -147,12 +147,14 @@ fn every_session_has_files_of_its_own() {
     let mut byte = [0; 8];
     a.read_exact_at(&mut byte, 0).expect("read");
     assert_eq!(u64::from_le_bytes(byte) >> 40, 6);
-    // The file's size is sealed. So a client can neither cut the file under another mapping nor grow it past the limit.
+    // The file's size is sealed. So a client can neither shorten the file under another client's mapping nor grow it
+    // past the limit.
     assert!(a.set_len(4096).is_err() && a.set_len(16 * MIB).is_err());
 }
 
-/// When a session ends, its slots are no longer counted. A process that still holds the files keeps the bytes: a client
-/// that has not noticed that its server stops, or a forked child. Zeroes would be silent corruption there.
+/// When a session ends, its slots are no longer counted, but its files keep their bytes. A process may still map the
+/// files: a client that has not noticed its server's stop, or a forked child. For such a process, zeroes would be
+/// silent corruption.
 #[test]
 fn a_session_that_ends_is_counted_no_more_and_its_files_keep_their_bytes() {
     let spill = tempfile::tempdir().expect("temporary directory");
@@ -191,8 +193,8 @@ fn wrong_returns_are_refused_and_the_link_goes_on() {
     assert_eq!(slots(&attachment.grant(10).expect("granted"), Place::Memory), 10);
 }
 
-/// If the free runs are many and small, a grant may need more runs than a frame can carry. Then the grant is cut short,
-/// and no slot is lost.
+/// If the free runs are many and small, a grant may need more runs than a frame can hold. The grant then has fewer
+/// slots than asked for, and no slot is lost.
 #[test]
 fn a_grant_of_many_small_runs_is_cut_short() {
     let server = TestServer::start(4 * MIB);
@@ -291,7 +293,7 @@ fn a_link_leads_to_further_ones_where_the_path_is_gone() {
     assert!(matches!(error, LinkError::Closed), "{error:?}");
 }
 
-/// Whatever is sent through the door, the server goes on.
+/// The server continues to serve after any message through the door.
 #[test]
 fn a_door_takes_nonsense() {
     let server = TestServer::start(64 * MIB);

@@ -1,5 +1,5 @@
-//! The server against a plain map: several clients at once do random reads, writes and discards, and every byte that
-//! comes back is checked.
+//! The server compared with a plain map. Several clients do random reads, writes and discards at the same time, and
+//! every byte read is checked.
 
 mod common;
 
@@ -12,14 +12,14 @@ use proptest::prelude::RngCore;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 
 const PAGE: u64 = 4096;
-/// Number of pages of far space. It is small, so that ranges meet slots of all states.
+/// Number of pages of far space. The number is small, so that ranges contain slots of all states.
 const PAGES: u64 = 3000;
 
 struct Model {
     client: Client,
     options: SessionOptions,
     slot_pages: u64,
-    /// The contents of each page of a slot that the server holds. Other slots have no entry.
+    /// The contents of each page in the slots that the server holds. Pages of other slots have no entry.
     pages: HashMap<u64, Vec<u8>>,
     rng: TestRng,
     seed: u8,
@@ -33,7 +33,7 @@ impl Model {
         Model { client, options, slot_pages: u64::from(slot_size) / PAGE, pages: HashMap::new(), rng, seed }
     }
 
-    /// A clone of the session, with a copy of the model.
+    /// Returns a clone of the session, with a copy of the model.
     fn cloned(&self, seed: u8) -> Model {
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
         let client = self.client.cloned(&self.options);
@@ -51,7 +51,7 @@ impl Model {
         self.rng.next_u64() % n
     }
 
-    /// A random range as its first page and its number of pages. Most ranges are short; the longest have 4 MiB.
+    /// Returns a random range as its first page and its number of pages. Most ranges are short; the longest have 4 MiB.
     fn range(&mut self) -> (u64, u64) {
         let first = self.below(PAGES);
         let most = if self.below(8) == 0 { 1024 } else { 20 };
@@ -89,7 +89,7 @@ impl Model {
             bytes.extend_from_slice(&content);
             self.pages.insert(number, content);
         }
-        // The bytes are written in parts of uneven length, as a client gathers them.
+        // The bytes are written in parts of different lengths, as a client does that gathers them.
         let parts: Vec<IoSlice<'_>> = bytes.chunks(bytes.len() / 40 + 7).map(IoSlice::new).collect();
         self.client.writer.write(n, first * PAGE, &parts).expect("sent");
         assert_eq!(self.client.ack(n).expect("an answer"), AckStatus::Done);
@@ -139,7 +139,7 @@ fn several_clients(server: &TestServer, endpoint: &Endpoint) {
             scope.spawn(move || model.run(250));
         }
     });
-    // A session's slots are freed a moment after the session ends. Then all blocks are free.
+    // The server frees a session's slots a moment after the session ends. All blocks are free afterwards.
     let status = server.status_until(|status| {
         let held = (status.sessions, status.slots, status.slots_free, status.spill_bytes);
         held == (0, 0, 0, 0) && status.memory_bytes == status.memory_free_bytes
@@ -159,7 +159,7 @@ fn several_clients_over_unix() {
     several_clients(&server, &server.unix);
 }
 
-/// The server has so little memory that nearly everything spills. Freed slots change between memory and the spill file.
+/// The server has so little memory that nearly all pages spill. Freed slots move between memory and the spill file.
 #[test]
 fn several_clients_that_spill() {
     let spill = tempfile::tempdir().expect("temporary directory");
@@ -170,8 +170,8 @@ fn several_clients_that_spill() {
     several_clients(&server, &server.tcp);
 }
 
-/// Sessions and several generations of clones, each compared with a model of its own. They run first one after the
-/// other and then all at once, each on its own connection and thread.
+/// Tests sessions and several generations of clones, and compares each with its own model. The sessions run first one
+/// after the other and then all at once, each on its own connection and thread.
 fn families(server: &TestServer, endpoint: &Endpoint) {
     for (seed, slot_size, checksum) in [(50, 4096, true), (80, 65536, false), (110, 2 << 20, false)] {
         let mut family = vec![Model::new(endpoint, slot_size, checksum, seed)];

@@ -14,7 +14,7 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 
 const PAGE: u64 = 4096;
 const QUOTA_SLOTS: u64 = 40;
-/// The quota in bytes. It is not a whole number of slots, and only whole slots count.
+/// The quota in bytes. It is not a multiple of the slot size: the server counts only whole slots.
 const QUOTA: u64 = QUOTA_SLOTS * PAGE + 100;
 
 /// Compares random writes and discards of one client with a set of slots. The client is refused exactly when its quota

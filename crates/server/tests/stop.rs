@@ -1,4 +1,4 @@
-//! Stopping: requests that have arrived are answered, everything ends within 5 s, and nothing is left behind.
+//! Stopping a server: it answers the requests that have arrived, ends within 5 s, and leaves no files behind.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::{Client, MIB, SOON, TestServer, page};
 use hanare_wire::{AckStatus, Attachment, Endpoint, LinkError, Session, SessionOptions, Wait};
 
-/// Time limit of the end: the documented 5 s, and 3 s more because a slow machine may notice the end late.
+/// Time limit of the stop: the documented 5 s, and 3 s more because a slow machine may notice the end late.
 const END: Duration = Duration::from_secs(8);
 
 #[test]
@@ -27,7 +27,7 @@ fn requests_in_flight_are_answered_and_then_the_links_close() {
     }
     let start = Instant::now();
     server.stop.stop();
-    // Each page has one of two versions, because the order of the two connections is open. Every page is whole.
+    // The two connections run in no fixed order, so each page has one of two versions. Every page must be whole.
     for n in 0..200u64 {
         let bytes = client.receive(n * 4096, 4096).expect("a page that was asked for before");
         assert!(bytes == page(n, 1) || bytes == page(n, 2), "page {n}");

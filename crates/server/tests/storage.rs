@@ -1,4 +1,4 @@
-//! Slots, their limits and their reuse, as a client and the status show them.
+//! Slots, their limits and their reuse, as clients and the status report see them.
 
 mod common;
 
@@ -90,8 +90,8 @@ fn a_slot_written_again_in_part_reads_as_zeroes_elsewhere() {
     assert_eq!(server.status().slots_reused, 2);
 }
 
-/// The client announces a slot's worth of bytes, sends a few, and reads the slot on its other connection. It must not
-/// see what the slot held before.
+/// The client announces the bytes of a slot, sends a few of them, and reads the slot on its other connection. It must
+/// not see the old bytes of the slot.
 #[test]
 fn a_write_cut_short_shows_nothing() {
     let server = TestServer::start(2 * MIB);
@@ -111,7 +111,7 @@ fn a_write_cut_short_shows_nothing() {
         let error = replies.try_header(Wait::Block { timeout: SOON }).expect_err("nothing held yet");
         assert!(matches!(error, LinkError::Server { code: ErrorCode::NotHeld, .. }), "{error:?}");
         if wait == 0 {
-            // When its connection is closed, the write is over, and its slots are free again.
+            // When its connection is closed, the write ends, and its slots are free again.
             rustix::net::shutdown(writer.as_fd(), rustix::net::Shutdown::Both).expect("shut down");
             server.status_until(|status| status.slots == 0);
         }
@@ -151,8 +151,8 @@ fn memory_then_spill_then_full() {
         let disk = rustix::fs::statvfs(spill.path()).expect("a disk");
         disk.f_bavail * disk.f_frsize
     };
-    // The margin leaves 64 MiB of the disk to the server. Other processes use the disk, too. So a try proves nothing if
-    // the disk's free space changed during it.
+    // The margin leaves 64 MiB of the disk to the server. Other processes use the disk too. So an attempt proves
+    // nothing if the disk's free space changed during the attempt.
     let (server, mut client, held) = (0..20)
         .find_map(|_| {
             let before = free();
@@ -279,7 +279,7 @@ fn configurations_that_cannot_work_are_refused() {
     assert!(matches!(error, ServerError::NoKey { .. }) && error.to_string().contains("--key"), "{error}");
     assert!(matches!(bind(&["[::]:0"], 4 * MIB, None), ServerError::NoKey { .. }));
 
-    // A path on which a server listens is kept. A path that a dead server left behind is taken over.
+    // A new server refuses a path on which another server listens. It takes over a path that a dead server left behind.
     let dir = tempfile::tempdir().expect("temporary directory");
     let path = dir.path().join("socket");
     let endpoint = Endpoint::Unix(path.clone());
@@ -323,7 +323,7 @@ fn a_clone_shares_slots_until_one_side_writes() {
     assert!(child.read(99 * 4096, 4096).expect("held") == page(99, 1));
 }
 
-/// If there is no room for a copy, a write is answered with FULL, and both sessions keep their contents.
+/// If there is no room for a copy, the server answers a write with FULL, and both sessions keep their contents.
 #[test]
 fn a_full_server_says_so_when_a_shared_slot_is_written() {
     let server = TestServer::start(2 * MIB);

@@ -231,7 +231,8 @@ fn more_connections_than_allowed_are_turned_away() {
 /// Longest time that an honest client may wait while hostile clients are connected.
 const SERVED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Checks that a new client can connect and is served in time. `beside` names the hostile clients for the message.
+/// Checks that a new client can connect and is served in time. `beside` names the hostile clients in the message of a
+/// failure.
 fn serves_others(server: &TestServer, beside: &str) {
     let start = Instant::now();
     let mut client = Client::open_with(&server.tcp, &SessionOptions::for_endpoint(&server.tcp, 4096))
@@ -305,7 +306,7 @@ fn a_flood_of_connections_keeps_no_client_out() {
     while Instant::now() < ends {
         let start = Instant::now();
         assert!(old.read(0, 4096).expect("a page") == page(0, 7));
-        // A new client may be refused in the flood, and then tries again.
+        // The server may refuse a new client during the flood. The client then tries again.
         while let Err(error) = fetch_status(&server.tcp, None, SERVED_WITHIN) {
             assert!(start.elapsed() < SERVED_WITHIN, "{error}");
         }
@@ -317,7 +318,7 @@ fn a_flood_of_connections_keeps_no_client_out() {
     server.status_until(|status| status.sessions == 1);
 }
 
-/// Sending the messages again by which a client proved its key gives no access.
+/// A peer that repeats the overheard messages of a client's handshake gets no access.
 #[test]
 fn a_handshake_that_was_overheard_opens_nothing() {
     let key = key("the right key 123");
@@ -345,7 +346,8 @@ fn a_handshake_that_was_overheard_opens_nothing() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
-    /// Whatever a welcomed client sends, the server goes on, and holds nothing for that client afterwards.
+    /// A welcomed client sends arbitrary frames. The server must continue, and must hold nothing for that client
+    /// afterwards.
     #[test]
     fn any_frames_at_all_leave_the_server_in_order(
         frames in prop::collection::vec((any::<u8>(), any::<[u8; 29]>(), any::<bool>(), 0usize..5000), 1..12),

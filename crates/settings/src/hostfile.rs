@@ -1,8 +1,8 @@
-//! The host file of the DLM papers: it names the compute node, the memory servers, and the memory that each gives.
+//! The host file of the DLM papers. It names the compute node and the memory servers, and the memory of each.
 //!
-//! Each line names a host (or `host:port`) and the megabytes it gives. The first line is the compute node, the others
-//! are memory servers. `//` and `#` begin a comment. The form is that of figure 3 of *DLM memory management*, where a
-//! megabyte is 1024 KiB. This room only reads the file; it connects to no host.
+//! Each line names a host (or `host:port`) and its memory in megabytes. The first line is the compute node, and the
+//! others are memory servers. `//` and `#` begin a comment. The form is that of figure 3 of *DLM memory management*, in
+//! which a megabyte is 1024 KiB. This module only reads the file. It does not connect to any host.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use crate::ServerSpec;
 
-/// The most hosts in a file. No cluster has more.
+/// The most hosts in a file.
 const HOSTS_MAX: usize = 4096;
 /// The longest host file, in bytes.
 const FILE_LEN_MAX: u64 = 1 << 20;
@@ -27,7 +27,7 @@ pub enum HostfileError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// The file is too long to be a host file.
+    /// The file is too long for a host file.
     #[error("{path} is larger than 1 MiB and no host file; check -f", path = path.display())]
     TooLong {
         /// The file.
@@ -38,9 +38,9 @@ pub enum HostfileError {
     Line {
         /// The file's name.
         file: String,
-        /// Its line, counted from 1.
+        /// The number of the line, counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error in the line.
         reason: String,
     },
     /// The file names no host.
@@ -54,7 +54,7 @@ pub enum HostfileError {
     NoServer {
         /// The file's name.
         file: String,
-        /// The first host.
+        /// The compute node.
         compute: String,
     },
     /// `-n` does not fit the number of hosts in the file.
@@ -62,29 +62,31 @@ pub enum HostfileError {
     Count {
         /// The file's name.
         file: String,
-        /// The number asked for.
+        /// The number of hosts that the user asks for.
         count: usize,
-        /// Hosts in the file.
+        /// The number of hosts in the file.
         hosts: usize,
     },
 }
 
-/// A read host file.
+/// The contents of a host file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hostfile {
-    /// Name of the compute node. It is information only: the program runs where it was started.
+    /// Name of the compute node. The name has no effect: the program runs on the host on which it is started.
     pub compute: String,
-    /// Local memory of the compute node, in bytes: the budget when `--local` gives none.
+    /// Local memory of the compute node, in bytes. It is the budget if `--local` is not given.
     pub compute_bytes: u64,
-    /// The memory servers in the file's order, each with its capacity.
+    /// The memory servers in the order of the file, each with its capacity.
     pub servers: Vec<ServerSpec>,
 }
 
 impl Hostfile {
-    /// Reads `path` and keeps the first `count` hosts (all when `None`), including the compute node.
+    /// Reads `path` and keeps the first `count` hosts, including the compute node. Keeps all hosts if `count` is
+    /// `None`.
     ///
     /// # Errors
-    /// An unreadable file, a malformed line, no memory server, or a `count` beyond the hosts in the file.
+    /// Fails if the file cannot be read, has a malformed line or names no memory server. Also fails if `count` does not
+    /// fit the number of hosts.
     pub fn read(path: &Path, count: Option<usize>) -> Result<Self, HostfileError> {
         let unreadable = |source| HostfileError::Unreadable { path: path.to_owned(), source };
         let length = std::fs::metadata(path).map_err(unreadable)?.len();
@@ -95,10 +97,10 @@ impl Hostfile {
         Self::parse(&String::from_utf8_lossy(&text), &path.display().to_string(), count)
     }
 
-    /// Parses the text of a host file. Messages call it `file`.
+    /// Parses the text of a host file. Error messages name the file as `file`.
     ///
     /// # Errors
-    /// As [`Hostfile::read`].
+    /// Fails like [`Hostfile::read`].
     pub fn parse(text: &str, file: &str, count: Option<usize>) -> Result<Self, HostfileError> {
         let mut hosts = Vec::new();
         for (index, line) in text.lines().enumerate() {
@@ -157,7 +159,7 @@ fn parse_line(line: &str) -> Result<Option<Host>, String> {
     Ok(Some(Host { name: name.to_owned(), endpoint, bytes }))
 }
 
-/// The line up to its comment.
+/// Returns the line without its comment.
 fn without_comment(line: &str) -> &str {
     let end = [line.find("//"), line.find('#')].into_iter().flatten().min();
     &line[..end.unwrap_or(line.len())]

@@ -1,8 +1,8 @@
-//! The settings of one run: `hanare run` or `dlm_startup` decides them, and `HANARE_*` variables carry them to the
-//! program.
+//! The settings of one run. `hanare run` or `dlm_startup` decides the settings, and `HANARE_*` variables pass them to
+//! the program.
 //!
-//! This room knows the names, forms and defaults of the settings. It does not know what they do. Every value is checked
-//! here, so the engine, the preload library, the C API and the command refuse the same values with the same words.
+//! This crate knows the names, forms and defaults of the settings, but not their effects. It checks every value, so the
+//! engine, the preload library, the C API and the command refuse the same values with the same messages.
 
 #![forbid(unsafe_code)]
 
@@ -29,7 +29,7 @@ pub use values::{
 };
 use values::{parse_number, parse_reserve};
 
-/// The smallest allocation that is far under `HANARE_FAR=large`, in bytes.
+/// The smallest allocation that is far with `HANARE_FAR=large`, in bytes.
 pub const FAR_LARGE: usize = 128 << 10;
 /// Default of `HANARE_FAR`.
 pub const DEFAULT_FAR: usize = FAR_LARGE;
@@ -37,7 +37,8 @@ pub const DEFAULT_FAR: usize = FAR_LARGE;
 pub const DEFAULT_RESERVE: u64 = 256 << 30;
 /// Default of `HANARE_TIMEOUT`: the longest wait for a silent server, in seconds.
 pub const DEFAULT_TIMEOUT_S: u32 = 3;
-/// The most memory servers of a run. Each needs a thread and two connections, and servers' numbers have 16 bits.
+/// The most memory servers of a run. Each server needs a thread and two connections, and the numbers of servers have 16
+/// bits.
 pub const SERVERS_MAX: usize = 1024;
 /// Default of `HANARE_TRACE_BYTES`: the largest trace, in bytes.
 pub const DEFAULT_TRACE_BYTES: u64 = 256 << 20;
@@ -46,7 +47,7 @@ pub const DEFAULT_POLICY: &str = "auto";
 /// Default of `HANARE_PREFETCH`.
 pub const DEFAULT_PREFETCH: &str = "auto";
 
-/// Why the settings as a whole were refused.
+/// Why the settings were refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SettingsError {
     /// A required variable is missing.
@@ -60,7 +61,7 @@ pub enum SettingsError {
     Value {
         /// The variable.
         variable: &'static str,
-        /// What is wrong with its value.
+        /// The error in the value.
         source: ValueError,
     },
     /// The budget cannot hold two pages.
@@ -74,13 +75,13 @@ pub enum SettingsError {
         /// Page size in bytes.
         page: u64,
     },
-    /// The text names no policy or prefetcher.
+    /// A name is not that of a policy or prefetcher.
     #[error(transparent)]
     Choice(#[from] SpecError),
     /// `HANARE_DISABLE` names an unknown feature.
     #[error(transparent)]
     Disable(#[from] FeaturesError),
-    /// No memory server is named, so pages have nowhere to go.
+    /// No memory server is named, so the run has no place for evicted pages.
     #[error("no memory server is named; set HANARE_SERVERS or HANARE_PRIVATE, or start with 'hanare run'")]
     NoServer,
     /// The settings name more servers than a run may use.
@@ -91,19 +92,21 @@ pub enum SettingsError {
         /// The most servers allowed.
         most: usize,
     },
-    /// A server is named twice. Its room would count twice, so the program could allocate more than the servers hold.
+    /// A server is named twice. Its capacity would count twice, so the program could allocate more than the servers
+    /// hold.
     #[error("memory server {0} is named twice; name it once, with =SIZE if it is to hold more than its part")]
     Twice(Endpoint),
 }
 
-/// All settings of a run. `Settings::new` gives the defaults; `from_env` reads what `to_env` wrote.
+/// All settings of a run. [`Settings::new`] returns the defaults. [`Settings::from_env`] reads the variables that
+/// [`Settings::to_env`] returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// `HANARE_LOCAL`: the budget.
+    /// `HANARE_LOCAL`: the budget, which is the most far memory that may be in this machine's memory.
     pub local: Local,
-    /// `HANARE_PRIVATE`: unix socket of the private server on this host, if there is one.
+    /// `HANARE_PRIVATE`: the AF_UNIX socket of the private server on this host, if there is one.
     pub private: Option<PathBuf>,
-    /// `HANARE_SERVERS`: the memory servers named by the user, in order.
+    /// `HANARE_SERVERS`: the memory servers that the user names, in the user's order.
     pub servers: Vec<ServerSpec>,
     /// `HANARE_PAGE_SIZE`: the page size.
     pub page_size: PageSize,
@@ -113,34 +116,35 @@ pub struct Settings {
     pub prefetch: String,
     /// `HANARE_SEED`: seed of the random numbers that policies draw.
     pub seed: u64,
-    /// `HANARE_MODE`: how accesses to absent far pages are trapped.
+    /// `HANARE_MODE`: how accesses to absent far pages are caught.
     pub mode: Mode,
-    /// `HANARE_DISABLE`: kernel features not to use, by the names of [`Disabled::WORDS`]; empty for none.
+    /// `HANARE_DISABLE`: the kernel features that Hanare must not use, by the names of [`Disabled::WORDS`]; empty for
+    /// none.
     pub disable: String,
     /// `HANARE_FAR`: smallest allocation that becomes far, in bytes; 0 for `all`, [`FAR_LARGE`] for `large`.
     pub far: usize,
     /// `HANARE_STATIC`: whether large static arrays are far.
     pub statics: bool,
-    /// `HANARE_OVERCOMMIT`: when an allocation is refused for lack of room on the servers.
+    /// `HANARE_OVERCOMMIT`: in which cases an allocation is refused because the servers lack room.
     pub overcommit: Overcommit,
     /// `HANARE_RESERVE`: address space for far memory, in bytes.
     pub reserve: u64,
     /// `HANARE_STATS_FD`: the memfd of the shared counters.
     pub stats_fd: Option<i32>,
-    /// `HANARE_STATS_PID`: a process that has the descriptor `stats_fd`, for programs that closed their own.
+    /// `HANARE_STATS_PID`: a process that holds the descriptor `stats_fd`, in case the program has closed its own copy.
     pub stats_pid: Option<i32>,
     /// `HANARE_KEY_FILE`: file with the key shared with the servers.
     pub key_file: Option<PathBuf>,
     /// `HANARE_TIMEOUT`: the longest wait for a silent server, in seconds.
     pub timeout_s: u32,
-    /// `HANARE_TRACE`: absolute path of the file that the run is recorded into. The file exists and is empty.
+    /// `HANARE_TRACE`: absolute path of the file into which the run is recorded. The file exists and is empty.
     pub trace: Option<PathBuf>,
-    /// `HANARE_TRACE_BYTES`: largest size of the file `trace`, in bytes.
+    /// `HANARE_TRACE_BYTES`: the largest size of the trace file, in bytes.
     pub trace_bytes: u64,
 }
 
 impl Settings {
-    /// The defaults for a budget. No server is named yet.
+    /// Returns the defaults for a budget. They name no server yet.
     #[must_use]
     pub fn new(local: Local) -> Self {
         Settings {
@@ -166,31 +170,32 @@ impl Settings {
         }
     }
 
-    /// Reads and checks the settings in this process' environment.
+    /// Reads and checks the settings in the environment of this process.
     ///
     /// # Errors
-    /// As [`Settings::from_environment`].
+    /// Fails like [`Settings::from_environment`].
     pub fn from_env() -> Result<Self, SettingsError> {
         let settings = Self::from_lookup(std::env::var_os)?;
         settings.validate()?;
         Ok(settings)
     }
 
-    /// Reads and checks the settings in a process' environment.
+    /// Reads and checks the settings in the environment of a process.
     ///
     /// # Errors
-    /// The first variable that is missing or malformed, a budget below two pages, or no server at all.
+    /// Fails for the first variable that is missing or malformed, for a budget below two pages, or if no server is
+    /// named.
     pub fn from_environment(environment: &Environment) -> Result<Self, SettingsError> {
         let settings = Self::from_lookup(|name| environment.get(name))?;
         settings.validate()?;
         Ok(settings)
     }
 
-    /// The settings that a process of a run needs at once: the trap mode, the smallest allocation that is far, and the
-    /// kernel features not to use.
+    /// Returns the settings that a process of a run needs at its start: the trap mode, the smallest allocation that is
+    /// far (in bytes), and the kernel features not to use.
     ///
     /// # Errors
-    /// One of the three is malformed.
+    /// Fails if one of the three settings is malformed.
     pub fn brief(environment: &Environment) -> Result<(Mode, usize, Disabled), SettingsError> {
         let vars = Variables(|name| environment.get(name));
         let mode = vars.value("HANARE_MODE", Mode::from_str)?.unwrap_or(Mode::Auto);
@@ -199,18 +204,19 @@ impl Settings {
         Ok((mode, far, disabled))
     }
 
-    /// Whether large static arrays are to be far. An invalid value is reported when far memory starts.
+    /// Returns whether large static arrays are to be far. Returns false for an invalid value: the start of far memory
+    /// then reports the error.
     #[must_use]
     pub fn statics_are_far(environment: &Environment) -> bool {
         let vars = Variables(|name| environment.get(name));
         vars.value("HANARE_STATIC", values::parse_switch).is_ok_and(|value| value.unwrap_or(true))
     }
 
-    /// Reads the settings from any source of variables. The caller may add to them and then calls
-    /// [`Settings::validate`].
+    /// Reads the settings with `lookup`, which returns the value of a variable. The caller may change the settings and
+    /// must then call [`Settings::validate`].
     ///
     /// # Errors
-    /// The first variable that is missing or malformed.
+    /// Fails for the first variable that is missing or malformed.
     pub fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self, SettingsError> {
         let vars = Variables(lookup);
         let local = vars.value("HANARE_LOCAL", Local::from_str)?.ok_or(SettingsError::Missing("HANARE_LOCAL"))?;
@@ -241,10 +247,10 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Checks the settings together: the budget must fit the page size, and there must be a server for the pages.
+    /// Checks the settings as a whole. The budget must fit the page size, and there must be a server for the pages.
     ///
     /// # Errors
-    /// As [`Settings::validate_values`], or no server at all.
+    /// Fails like [`Settings::validate_values`], or if no server is named.
     pub fn validate(&self) -> Result<(), SettingsError> {
         self.validate_values()?;
         if self.private.is_none() && self.servers.is_empty() {
@@ -253,11 +259,11 @@ impl Settings {
         Ok(())
     }
 
-    /// The part of [`Settings::validate`] that can be checked before a private server is started.
+    /// Performs the part of [`Settings::validate`] that is possible before a private server is started.
     ///
     /// # Errors
-    /// A budget below two pages; an unknown policy, prefetcher or feature to disable; too many servers, or one named
-    /// twice.
+    /// Fails for a budget below two pages, and for an unknown policy, prefetcher or feature to disable. Also fails for
+    /// too many servers, or for a server that is named twice.
     pub fn validate_values(&self) -> Result<(), SettingsError> {
         self.disabled()?;
         let space = Space { units: 64, block_units: 1, seed: self.seed, hides: true };
@@ -287,15 +293,15 @@ impl Settings {
         }
     }
 
-    /// The kernel features not to use.
+    /// Returns the kernel features that Hanare must not use.
     ///
     /// # Errors
-    /// `disable` names an unknown feature.
+    /// Fails if `disable` names an unknown feature.
     pub fn disabled(&self) -> Result<Disabled, SettingsError> {
         Ok(Disabled::parse(&self.disable)?)
     }
 
-    /// The variables that carry these settings to the program. An absent variable stands for its default.
+    /// Returns the variables that pass these settings to the program. A variable that is absent means its default.
     #[must_use]
     pub fn to_env(&self) -> Vec<(String, String)> {
         let mut vars = vec![
@@ -335,7 +341,8 @@ impl Settings {
         vars.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// Every variable that [`Settings::from_env`] reads, so that a starter can clear inherited ones.
+    /// All variables that [`Settings::from_env`] reads. A program that starts a run can use the list to clear inherited
+    /// ones.
     pub const VARIABLES: [&'static str; 19] = [
         "HANARE_LOCAL",
         "HANARE_PRIVATE",
@@ -365,7 +372,8 @@ fn set<T>(field: &mut T, value: Option<T>) {
     }
 }
 
-/// Looks variables up and adds the variable's name to every error. An empty variable counts as absent.
+/// Reads variables by the function in the field, and adds the variable's name to every error. An empty variable counts
+/// as absent.
 struct Variables<F>(F);
 
 impl<F: Fn(&'static str) -> Option<OsString>> Variables<F> {
@@ -392,18 +400,18 @@ impl<F: Fn(&'static str) -> Option<OsString>> Variables<F> {
     }
 }
 
-/// Hanare's variables as a process finds them when it starts. The program may change its environment later.
+/// Hanare's variables at the start of a process. The program may change its environment later.
 #[derive(Debug)]
 pub struct Environment(Vec<(OsString, OsString)>);
 
 impl Environment {
-    /// The environment of a process: names and values.
+    /// Makes an environment from names and values.
     #[must_use]
     pub fn of(variables: Vec<(OsString, OsString)>) -> Self {
         Self(variables)
     }
 
-    /// The value of a variable.
+    /// Returns the value of a variable, or `None` if it is not set.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<OsString> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())

@@ -1,4 +1,4 @@
-//! The single values of the settings: their forms, and the messages that refuse them.
+//! The single values of the settings: how they are written, and the errors for wrong values.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,50 +15,50 @@ const RESERVE_MIN: u64 = 16 << 20;
 const RESERVE_MAX: u64 = 64 << 40;
 /// Largest `HANARE_TIMEOUT`, in seconds.
 pub const TIMEOUT_MAX_S: u32 = 3600;
-/// Longest name of a policy or prefetcher, in bytes: it must fit the 64-byte fields of the shared counters.
+/// Longest name of a policy or prefetcher, in bytes. It must fit the 64-byte fields of the shared counters.
 const NAME_LEN_MAX: usize = 63;
 
-/// Why a single value was refused. The message names the value, never the flag or variable it came from.
+/// Why a single value was refused. The message quotes the value, but does not name its flag or variable.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ValueError {
-    /// Not a size.
+    /// The text is not a size.
     #[error("'{0}' is not a size; give bytes, or a number with K, M, G or T, such as 256M or 1.5G")]
     NotASize(String),
-    /// A size beyond 64 bits.
+    /// The size does not fit in 64 bits.
     #[error("'{0}' is more than 64 bits can count; give a smaller size")]
     TooLarge(String),
-    /// Not a percentage.
+    /// The text is not a percentage.
     #[error("'{0}' is not a percentage from 1% to 100%")]
     NotAPercentage(String),
-    /// Not a page size.
+    /// The text is not a page size.
     #[error("'{0}' is not a page size; give auto or a power of two from 4K to 2M")]
     NotAPageSize(String),
-    /// Not a trap mode.
+    /// The text is not a trap mode.
     #[error("'{0}' is not a trap mode; give auto, thread, sigbus or sigsegv")]
     NotAMode(String),
-    /// No known value of `HANARE_OVERCOMMIT`.
+    /// The text is no known value of `HANARE_OVERCOMMIT`.
     #[error("'{0}' is not a way to overcommit; give heuristic, always or never")]
     NotAnOvercommit(String),
-    /// Not a switch.
+    /// The text is neither `on` nor `off`.
     #[error("'{0}' is neither on nor off")]
     NotASwitch(String),
-    /// Not a name.
+    /// The text does not have the form of a policy's or prefetcher's name.
     #[error(
         "'{0}' is not a name; give NAME or NAME:PARAMETER=VALUE,... in 63 lower-case letters, digits, '-' or '_' at most"
     )]
     NotAName(String),
-    /// Not a server.
+    /// The text does not name a memory server.
     #[error("'{text}' does not name a memory server: {reason}")]
     NotAServer {
         /// The text given.
         text: String,
-        /// What is wrong with it.
+        /// The error in the text.
         reason: &'static str,
     },
-    /// Not an address.
+    /// The text is not an address.
     #[error("{0}")]
     NotAnAddress(String),
-    /// A number outside its range.
+    /// The number is outside its range, or the text is not a number.
     #[error("'{text}' is not a whole number from {min} to {max}")]
     OutOfRange {
         /// The text given.
@@ -70,12 +70,12 @@ pub enum ValueError {
     },
 }
 
-/// How much of the program's far memory may be in this machine's memory at once.
+/// The budget: how much of the program's far memory may be in this machine's memory at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Local {
     /// A fixed number of bytes.
     Bytes(u64),
-    /// A share of the bytes the program has allocated far, 1 to 100.
+    /// A percentage of the far bytes that the program has allocated, from 1 to 100.
     Percent(u8),
 }
 
@@ -104,14 +104,14 @@ impl fmt::Display for Local {
 /// The page size that the user asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageSize {
-    /// The engine chooses it as the program runs.
+    /// The engine chooses the page size while the program runs.
     Auto,
     /// A power of two from 4 KiB to 2 MiB, in bytes.
     Fixed(u32),
 }
 
 impl PageSize {
-    /// The page size in bytes that a budget is checked against. With `Auto` the engine can use the smallest.
+    /// Returns the smallest page size that the engine may use, in bytes. A budget is checked against this size.
     #[must_use]
     pub fn smallest(self) -> u32 {
         match self {
@@ -146,28 +146,29 @@ impl fmt::Display for PageSize {
     }
 }
 
-/// How accesses to absent far pages are trapped.
+/// How accesses to absent far pages are caught.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// The best mode that the machine allows.
+    /// The engine chooses the best mode that the machine allows.
     Auto,
-    /// A handler thread reads userfaultfd. This works with every system call.
+    /// A handler thread reads faults from userfaultfd. This mode works with every system call.
     Thread,
-    /// The faulting thread resolves its own fault in a SIGBUS handler. This is the fastest mode.
+    /// The faulting thread resolves its own fault in a SIGBUS handler. This mode is the fastest.
     Sigbus,
-    /// SIGSEGV and mprotect. This needs no privilege.
+    /// The faulting thread resolves its own fault in a SIGSEGV handler, and `mprotect` makes absent pages
+    /// inaccessible. This mode needs no privilege.
     Sigsegv,
 }
 
-/// When an allocation is refused for lack of room on the memory servers, like the kernel's `vm.overcommit_memory` but
-/// for far memory.
+/// In which cases an allocation is refused because the memory servers lack room. The values mean the same as those of
+/// the kernel's `vm.overcommit_memory`, but for far memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overcommit {
-    /// Refuses an allocation that does not fit into the servers' room together with the pages accessed so far.
+    /// An allocation is refused if it does not fit into the servers' room together with the pages accessed so far.
     Heuristic,
-    /// Refuses no allocation. The run ends only if the servers are full.
+    /// No allocation is refused. The run ends only if the servers become full.
     Always,
-    /// Refuses an allocation that does not fit into the servers' room together with all that is allocated.
+    /// An allocation is refused if it does not fit into the servers' room together with all allocations.
     Never,
 }
 
@@ -218,12 +219,13 @@ impl fmt::Display for Mode {
     }
 }
 
-/// A memory server, and how much of it may be used: `HOST:PORT` or `unix:PATH`, followed by `=CAPACITY` when limited.
+/// A memory server and the most bytes to store on it, written as `HOST:PORT` or `unix:PATH` with an optional
+/// `=CAPACITY`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerSpec {
-    /// Where it listens.
+    /// The address on which the server listens.
     pub endpoint: Endpoint,
-    /// Bytes that this run may keep there; `None` if the user set no limit.
+    /// Most bytes that this run may store on the server; `None` if the user sets no limit.
     pub capacity: Option<u64>,
 }
 
@@ -259,11 +261,11 @@ impl fmt::Display for ServerSpec {
     }
 }
 
-/// Parses a size in bytes: a plain number, or a number with K, M, G or T (powers of 1024; `KB` and `KiB` mean the
-/// same). A number with a unit may have a fraction.
+/// Parses a size in bytes: a plain number, or a number with K, M, G or T (powers of 1024). `KB` and `KiB` mean K, and
+/// likewise for the other units. A number with a unit may have a decimal fraction.
 ///
 /// # Errors
-/// Anything else, and sizes beyond 64 bits.
+/// Fails for any other text, and for a size that does not fit in 64 bits.
 pub fn parse_size(text: &str) -> Result<u64, ValueError> {
     let not_a_size = || ValueError::NotASize(text.to_owned());
     let trimmed = text.trim();
@@ -280,13 +282,13 @@ pub fn parse_size(text: &str) -> Result<u64, ValueError> {
     whole.checked_add(fraction_bytes(fraction, shift)).ok_or_else(too_large)
 }
 
-/// The bytes of a size's decimal fraction, in units of 2^`shift` bytes. Only nine digits count, because further ones
-/// could not change even a terabyte by a whole KiB.
+/// Returns the bytes of a size's decimal fraction, for a unit of 2^`shift` bytes. Reads only nine digits: further
+/// digits change even a terabyte by less than a KiB.
 fn fraction_bytes(fraction: &str, shift: u32) -> u64 {
     let digits = fraction.bytes().take(9);
     let (value, scale) =
         digits.fold((0_u128, 1_u128), |(value, scale), digit| (value * 10 + u128::from(digit - b'0'), scale * 10));
-    // value < scale, so the quotient is below 2^shift and fits.
+    // `value` is below `scale`, so the quotient is below 2^`shift` and fits in 64 bits.
     ((value << shift) / scale) as u64
 }
 
@@ -308,7 +310,7 @@ fn unit_shift(unit: &str) -> Option<u32> {
     }
 }
 
-/// The shortest exact form [`parse_size`] reads back: `256M`, `1536K`, `4097`.
+/// Returns the shortest exact text that [`parse_size`] reads back, such as `256M`, `1536K` or `4097`.
 #[must_use]
 pub fn format_size(bytes: u64) -> String {
     for (shift, unit) in [(40, 'T'), (30, 'G'), (20, 'M'), (10, 'K')] {
@@ -319,10 +321,10 @@ pub fn format_size(bytes: u64) -> String {
     bytes.to_string()
 }
 
-/// Checks the form of a policy's or prefetcher's name. The engine knows which names exist.
+/// Checks the form of a policy's or prefetcher's name. Whether the name exists is checked later.
 ///
 /// # Errors
-/// An empty or overlong description, or one with other characters than `a-z 0-9 - _ : = ,`.
+/// Fails if the text is empty, longer than 63 bytes, or has other characters than `a-z 0-9 - _ : = ,`.
 pub fn parse_name(text: &str) -> Result<String, ValueError> {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_:=,".contains(&byte);
     if text.is_empty() || text.len() > NAME_LEN_MAX || !text.bytes().all(fits) {
@@ -331,10 +333,10 @@ pub fn parse_name(text: &str) -> Result<String, ValueError> {
     Ok(text.to_owned())
 }
 
-/// A list of memory servers with commas between them.
+/// Parses a list of memory servers that are separated by commas.
 ///
 /// # Errors
-/// A part of the list does not name a server.
+/// Fails if a part of the list does not name a server.
 pub fn parse_servers(text: &str) -> Result<Vec<ServerSpec>, ValueError> {
     text.split(',').map(ServerSpec::from_str).collect()
 }
@@ -345,10 +347,11 @@ pub(super) fn parse_number(text: &str, min: u64, max: u64) -> Result<u64, ValueE
     if (min..=max).contains(&number) { Ok(number) } else { Err(refused()) }
 }
 
-/// Parses what is to be far: `all`, `large`, or the smallest size. Returns the smallest size in bytes; 0 for `all`.
+/// Parses the setting of which allocations are far: `all`, `large`, or the smallest size. Returns the smallest size in
+/// bytes; 0 for `all`.
 ///
 /// # Errors
-/// Any other word, or a size larger than any reservation.
+/// Fails for any other word, for a size of 0, and for a size above the largest reservation.
 pub fn parse_far(text: &str) -> Result<usize, ValueError> {
     match text {
         "all" => Ok(0),
@@ -357,7 +360,7 @@ pub fn parse_far(text: &str) -> Result<usize, ValueError> {
     }
 }
 
-/// The text that [`parse_far`] parses to `far`.
+/// Returns the text that [`parse_far`] reads as `far`.
 #[must_use]
 pub fn format_far(far: usize) -> String {
     match far {
@@ -368,7 +371,8 @@ pub fn format_far(far: usize) -> String {
 }
 
 pub(super) fn parse_reserve(text: &str) -> Result<u64, ValueError> {
-    // Rounds to whole pages of the largest size, so that the reservation's end is aligned for every page size.
+    // The size is rounded up to whole pages of the largest size, so that the reservation's end is aligned for every
+    // page size.
     let bytes = bounded_size(text, RESERVE_MIN, RESERVE_MAX)?;
     Ok(bytes.next_multiple_of(u64::from(PAGE_SIZE_MAX)))
 }

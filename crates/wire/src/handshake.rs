@@ -1,4 +1,4 @@
-//! The client's side of opening a connection: connect, HELLO, the key's proof, WELCOME.
+//! The client's side of a new connection: connecting, HELLO, the proof of the key, and WELCOME.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -24,9 +24,10 @@ use crate::limits::CONTROL_MAX;
 use crate::payload::{Hello, NONCE_BYTES, Role, TOKEN_BYTES, Welcome};
 use crate::socket::{Progress, Socket};
 
-/// Text that marks the client's proof. The proof also covers the HELLO and the server's nonce.
+/// The text that the client's proof of the key includes. The proof also covers the HELLO and the server's nonce.
 pub const CLIENT_PROOF: &[u8] = b"hanare client 1";
-/// Text that marks the server's proof: see [`CLIENT_PROOF`].
+/// The text that the server's proof of the key includes. So a client's proof cannot be used as a server's: see
+/// [`CLIENT_PROOF`].
 pub const SERVER_PROOF: &[u8] = b"hanare server 1";
 
 /// A connection that the server has welcomed.
@@ -36,12 +37,12 @@ pub(crate) struct Welcomed {
     pub(crate) welcome: Welcome,
 }
 
-/// What a client asks for in its HELLO.
+/// The requests of a client in its HELLO.
 pub(crate) struct ConnectOptions<'a> {
     pub(crate) role: Role,
     pub(crate) slot_size: u32,
     pub(crate) payload_crc: bool,
-    /// The session and token to join, if any.
+    /// The number and token of the session to join or clone; `None` for a new session.
     pub(crate) join: Option<(u64, [u8; TOKEN_BYTES])>,
     /// Whether to clone the session in `join` instead of joining it.
     pub(crate) clone: bool,
@@ -50,10 +51,11 @@ pub(crate) struct ConnectOptions<'a> {
     pub(crate) silent_timeout: Duration,
 }
 
-/// Random bytes from the system.
+/// Returns random bytes from the system.
 pub fn random<const N: usize>() -> Result<[u8; N], LinkError> {
     let mut bytes = [0; N];
-    // This call waits until the system's pool is ready. After that, a request for 256 bytes or less is never cut short.
+    // This call waits until the system's random number generator is ready. It then returns all bytes of a request for
+    // at most 256 bytes.
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(n) if n == N => Ok(bytes),
         Ok(_) => Err(LinkError::Misuse { what: "too many random bytes asked for at once" }),
@@ -71,7 +73,7 @@ pub(crate) fn connect(endpoint: &Endpoint, options: &ConnectOptions<'_>) -> Resu
     begin(fd, options)
 }
 
-/// Connects through a same-host server's door, which needs no path, and completes the handshake.
+/// Connects through the door of a server on this host, without the server's path, and completes the handshake.
 pub(crate) fn connect_through(door: BorrowedFd<'_>, options: &ConnectOptions<'_>) -> Result<Welcomed, LinkError> {
     let fd =
         knock(door, options.connect_timeout).map_err(|e| LinkError::io("asking the memory server for a link", e))?;
@@ -85,7 +87,7 @@ fn begin(fd: OwnedFd, options: &ConnectOptions<'_>) -> Result<Welcomed, LinkErro
     Ok(Welcomed { socket, inbox, welcome })
 }
 
-/// Sends one end of a new socket pair through the server's door, and returns the other end, which is the connection.
+/// Sends one end of a new socket pair through the server's door. Returns the other end, which is the connection.
 fn knock(door: BorrowedFd<'_>, timeout: Duration) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -94,7 +96,7 @@ fn knock(door: BorrowedFd<'_>, timeout: Duration) -> Result<OwnedFd, Errno> {
     retry_on_intr(|| {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        // This cannot fail: the control buffer is as large as the message needs.
+        // The call cannot fail, because the control buffer is as large as the message needs.
         let pushed = control.push(SendAncillaryMessage::ScmRights(&rights));
         debug_assert!(pushed);
         rustix::net::sendmsg(door, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)
@@ -115,8 +117,8 @@ fn connect_tcp(address: &str, timeout: Duration) -> io::Result<OwnedFd> {
     Err(error)
 }
 
-/// Connects within `timeout`. A server that does not accept leaves clients waiting: first in its queue and, once the
-/// queue is full, in connect(2).
+/// Connects within `timeout`. If the server does not accept, a client waits in the server's queue, and in connect(2) if
+/// the queue is full.
 fn connect_unix(path: &Path, timeout: Duration) -> io::Result<OwnedFd> {
     let long = |e| match e {
         Errno::NAMETOOLONG => io::Error::new(io::ErrorKind::InvalidInput, "a socket's path has at most 107 bytes"),
@@ -211,7 +213,7 @@ pub fn send_control(socket: &Socket, kind: Kind, tag: u64, payload: &[u8]) -> Re
     socket.send_all(&[IoSlice::new(&header), IoSlice::new(payload)])
 }
 
-/// The header of a frame with a small payload. The payload has a checksum even on a connection without payload
+/// Makes the header of a frame with a small payload. The payload has a checksum even on a connection without payload
 /// checksums.
 pub fn control_header(kind: Kind, tag: u64, code: u32, payload: &[u8]) -> Header {
     let header = Header { length: payload.len() as u32, code, ..Header::bare(kind, tag) };

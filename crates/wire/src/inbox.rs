@@ -1,14 +1,14 @@
-//! The receiving side of a connection: a small buffer in front of the socket.
+//! The receiving side of a connection: a small buffer before the socket.
 //!
-//! One system call fetches a header and a small page. The bytes of a large payload go from the socket straight to their
-//! destination, and the same call already fetches the next headers.
+//! One system call receives a header and a small page. The bytes of a large payload go from the socket directly to
+//! their destination, and the same system call also receives the next headers.
 
 use crate::error::LinkError;
 use crate::frame::{HEADER_BYTES, Header, KIND_AT, Kind};
 use crate::limits::{INBOX_BYTES, INBOX_RECEIVE_BYTES, SMALL_PAGE};
 use crate::socket::{Direction, Progress, Socket};
 
-/// A buffer of bytes that were received and not yet taken.
+/// A buffer of bytes that are received and not used yet.
 #[derive(Debug)]
 pub struct Inbox {
     bytes: Box<[u8]>,
@@ -25,12 +25,12 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Number of received bytes in the buffer.
+    /// Returns the number of received bytes in the buffer.
     pub fn waiting(&self) -> usize {
         self.end - self.start
     }
 
-    /// Takes the next header if the buffer holds all of it.
+    /// Takes the next header out of the buffer, if the buffer holds all of it.
     pub fn header(&mut self) -> Result<Option<Header>, LinkError> {
         let waiting = &self.bytes[self.start..self.end];
         match waiting.first_chunk::<HEADER_BYTES>() {
@@ -48,12 +48,12 @@ impl Inbox {
         }
     }
 
-    /// Whether the buffer begins with a header of this kind. The other fields of that header have not been checked.
+    /// Checks whether the buffer begins with a header of this kind. Does not check the other fields of that header.
     pub fn next_is(&self, kind: Kind) -> bool {
         self.waiting() >= HEADER_BYTES && self.bytes[self.start + KIND_AT] == kind as u8
     }
 
-    /// Moves bytes from the buffer into `into` and returns how many.
+    /// Moves bytes from the buffer into `into` and returns the number of bytes.
     pub fn take(&mut self, into: &mut [u8]) -> usize {
         let n = self.waiting().min(into.len());
         into[..n].copy_from_slice(&self.bytes[self.start..self.start + n]);
@@ -61,7 +61,7 @@ impl Inbox {
         n
     }
 
-    /// Receives into the buffer's free space, without waiting. Returns the number of bytes, or `None` when nothing has
+    /// Receives into the buffer's free space, without waiting. Returns the number of bytes, or `None` if no bytes have
     /// arrived.
     pub fn fill(&mut self, socket: &Socket) -> Result<Option<usize>, LinkError> {
         let received = socket.receive(self.room())?;
@@ -69,9 +69,9 @@ impl Inbox {
         Ok(received)
     }
 
-    /// Moves bytes from the buffer into `into`. If the buffer was empty, receives straight into `into` without waiting,
-    /// and puts the bytes beyond it into the buffer. Returns how many bytes of `into` were filled, or `None` when
-    /// nothing had arrived.
+    /// Moves bytes from the buffer into `into`. If the buffer is empty, receives directly into `into` without waiting,
+    /// and stores further bytes in the buffer. Returns the number of bytes in `into`, or `None` if no bytes have
+    /// arrived.
     pub fn receive(&mut self, socket: &Socket, into: &mut [u8]) -> Result<Option<usize>, LinkError> {
         let taken = self.take(into);
         if taken > 0 || into.is_empty() {
@@ -85,7 +85,7 @@ impl Inbox {
         Ok(Some(direct))
     }
 
-    /// Fills all of `into`. Fails when the peer sends nothing for too long.
+    /// Fills all of `into`. Fails if the peer sends nothing for too long.
     pub fn receive_all(&mut self, socket: &Socket, into: &mut [u8], progress: &mut Progress) -> Result<(), LinkError> {
         let mut done = 0;
         while done < into.len() {
@@ -100,7 +100,8 @@ impl Inbox {
         Ok(())
     }
 
-    /// Receives a whole frame whose payload fits into `payload`, and returns the payload's length.
+    /// Receives a whole frame and returns its header and the payload's length. Fails if the payload does not fit into
+    /// `payload`.
     pub fn receive_frame(
         &mut self,
         socket: &Socket,

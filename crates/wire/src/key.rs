@@ -8,11 +8,11 @@ use sha2::Sha256;
 
 use crate::limits::{KEY_MAX, KEY_MIN};
 
-/// A pre-shared secret. It is never printed.
+/// A pre-shared secret. Its `Debug` output does not contain the secret.
 #[derive(Clone)]
 pub struct Key(Box<[u8]>);
 
-/// Why a key was not accepted.
+/// Why a key was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file could not be read.
@@ -20,7 +20,7 @@ pub enum KeyError {
     Unreadable {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The key is too short or too long.
@@ -34,7 +34,7 @@ pub enum KeyError {
 }
 
 impl Key {
-    /// A key from its bytes.
+    /// Makes a key from its bytes.
     pub fn new(secret: &[u8]) -> Result<Key, KeyError> {
         match secret.len() {
             KEY_MIN..=KEY_MAX => Ok(Key(secret.into())),
@@ -51,7 +51,7 @@ impl Key {
     }
 
     fn mac(&self, role: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
-        // HMAC takes keys of any length, so this constructor cannot fail.
+        // This constructor cannot fail, because HMAC accepts keys of any length.
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
         mac.update(role);
         for part in parts {
@@ -61,8 +61,8 @@ impl Key {
         mac
     }
 
-    /// Makes the proof of holding the key: the HMAC-SHA256 of `role` and of each part, with the part's length before
-    /// it.
+    /// Makes a proof that this side holds the key: the HMAC-SHA256 of `role` and of the parts. The length of each part
+    /// precedes the part.
     pub fn prove(&self, role: &[u8], parts: &[&[u8]]) -> [u8; 32] {
         self.mac(role, parts).finalize().into_bytes().into()
     }

@@ -1,6 +1,6 @@
-//! The reading connection of a session. One half sends requests, the other receives pages.
+//! The reading connection of a session. One half sends requests, and the other half receives pages.
 //!
-//! The halves may live in two threads, or both in a fault handler. Replies come in the order of the requests.
+//! Two threads may use the halves, or one fault handler may use both. Replies arrive in the order of the requests.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,7 +30,7 @@ pub struct ReadReplies {
     pending: Option<Header>,
 }
 
-/// The header of a page whose payload is about to arrive. Take the payload by [`ReadReplies::receive_payload`].
+/// The header of a page whose payload follows. [`ReadReplies::receive_payload`] receives the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyHeader {
     /// The request's tag.
@@ -92,10 +92,10 @@ impl AsFd for ReadReplies {
 }
 
 impl ReadReplies {
-    /// Returns the next reply, or `None` when none began to arrive within `wait`. A server's ERROR becomes
-    /// [`LinkError::Server`] and leaves the connection usable. Every other error ends the connection.
+    /// Returns the next reply, or `None` if none began to arrive within `wait`. An ERROR of the server becomes
+    /// [`LinkError::Server`], and the connection remains usable. Every other error ends the connection.
     ///
-    /// This half may have buffered bytes. Therefore poll(2) its descriptor only after this call has returned `None`.
+    /// This half may hold buffered bytes. So its descriptor must be polled only after this call has returned `None`.
     pub fn try_header(&mut self, wait: Wait) -> Result<Option<ReplyHeader>, LinkError> {
         if self.pending.is_some() {
             return Err(LinkError::Misuse { what: "the last reply's payload was not taken" });
@@ -111,7 +111,7 @@ impl ReadReplies {
         }
     }
 
-    /// Receives the payload of the last reply header into `into`, whose length must be the payload's.
+    /// Receives the payload of the last reply into `into`, which must have the payload's length.
     pub fn receive_payload(&mut self, into: &mut [u8]) -> Result<(), LinkError> {
         let Some(header) = self.pending.filter(|header| header.payload_bytes() == into.len()) else {
             return Err(LinkError::Misuse { what: "a payload is taken once, into a buffer of its length" });

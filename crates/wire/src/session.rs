@@ -1,4 +1,4 @@
-//! Opening far space on a server: a reading and a writing connection.
+//! Opens far space on a server: a reading and a writing connection.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use crate::payload::{Role, TOKEN_BYTES};
 use crate::read::{ReadReplies, ReadRequests, halves};
 use crate::write::Writer;
 
-/// How to open a session.
+/// The options of a session.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
     /// Size of the slots that the server stores, in bytes: a power of two from 4 KiB to 2 MiB.
     pub slot_size: u32,
     /// Whether pages carry checksums in both directions.
     pub payload_checksum: bool,
-    /// The key, if the server has one.
+    /// The key, if the server requires one.
     pub key: Option<Key>,
-    /// Time that connecting may take. The handshake after it may take as long again.
+    /// Longest time for connecting. The handshake afterwards may need the same time again.
     pub connect_timeout: Duration,
     /// Time without progress in a transfer after which the server counts as silent.
     pub silent_timeout: Duration,
 }
 
 impl SessionOptions {
-    /// The default options for a server. Pages carry checksums only when the bytes leave this host.
+    /// Returns the default options for a server. Pages carry checksums only if their bytes leave this host.
     pub fn for_endpoint(endpoint: &Endpoint, slot_size: u32) -> SessionOptions {
         SessionOptions {
             slot_size,
@@ -42,7 +42,7 @@ impl SessionOptions {
 /// The contents of the server's WELCOME.
 #[derive(Clone, Debug)]
 pub struct SessionInfo {
-    /// Where the server is.
+    /// The address of the server.
     pub endpoint: Endpoint,
     /// The session's number at the server.
     pub session: u64,
@@ -50,7 +50,7 @@ pub struct SessionInfo {
     pub token: [u8; TOKEN_BYTES],
     /// The session's slot size, in bytes.
     pub slot_size: u32,
-    /// Bytes that the server could hold for the session when it answered: memory and spill together, within the quota.
+    /// Bytes that the server could hold for the session at its opening: memory and spill together, within the quota.
     pub capacity_bytes: u64,
     /// Most bytes that the session may hold; [`crate::payload::NO_QUOTA`] without a quota.
     pub quota_bytes: u64,
@@ -74,8 +74,8 @@ impl Session {
         Session::begin(endpoint, options, None)
     }
 
-    /// Opens a new session that holds what `of` holds now. Later writes and discards in one are not seen in the other.
-    /// First wait for the acknowledgements of the writes that the clone is to contain.
+    /// Opens a new session that begins with the contents of `of`. Later writes and discards in one session do not
+    /// change the other. Before this call, wait for the acknowledgements of the writes that the clone must contain.
     pub fn open_clone(of: &SessionInfo, options: &SessionOptions) -> Result<Session, LinkError> {
         Session::begin(&of.endpoint, options, Some((of.session, of.token)))
     }
@@ -116,7 +116,7 @@ impl Session {
         Ok(Session { requests, replies, writer, info })
     }
 
-    /// The values on which client and server agreed when the session was opened.
+    /// Returns the values on which client and server agreed when the session was opened.
     pub fn info(&self) -> &SessionInfo {
         &self.info
     }

@@ -1,4 +1,4 @@
-//! SESSIONS_REPLY: what a server reports about its open sessions, one frame at a time.
+//! SESSIONS_REPLY: a server's report about its open sessions, one frame at a time.
 
 use crate::identity::{IDENTITY_BYTES, Identity};
 use crate::limits::CONTROL_MAX;
@@ -11,26 +11,26 @@ pub enum Transport {
     Tcp = 1,
     /// AF_UNIX.
     Unix = 2,
-    /// The same-host link. The client copies by itself, so the server sees none of its bytes.
+    /// The same-host link. The client copies pages by itself, so the server counts no transferred bytes.
     SameHost = 3,
 }
 
-/// The state of one open session. The values are counts, or have the unit that their name ends with.
+/// The state of one open session. The values are counts, or have the unit with which their name ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionStatus {
     /// The session's number at this server.
     pub session: u64,
-    /// Who the client says it is.
+    /// The client's description of itself.
     pub client: Identity,
     /// How the client is connected.
     pub transport: Transport,
-    /// Connections that hold the session.
+    /// Number of open connections of the session.
     pub connections: u64,
     /// Bytes of one slot.
     pub slot_bytes: u64,
-    /// Slots that hold something. For the same-host link: slots that are granted.
+    /// Slots in use. For the same-host link: granted slots.
     pub slots: u64,
-    /// The bytes of these slots that lie in spill files.
+    /// The bytes of the slots in use that are in spill files.
     pub spill_bytes: u64,
     /// Most bytes that the session may hold; `None` without a quota.
     pub quota_bytes: Option<u64>,
@@ -38,9 +38,9 @@ pub struct SessionStatus {
     pub read_bytes: u64,
     /// Bytes of pages received from the client.
     pub write_bytes: u64,
-    /// Bytes of pages sent to the client per second in the recent past.
+    /// Bytes of pages sent to the client per second, as an average of the last seconds.
     pub read_bytes_per_s: u64,
-    /// Bytes of pages received from the client per second in the recent past.
+    /// Bytes of pages received from the client per second, as an average of the last seconds.
     pub write_bytes_per_s: u64,
     /// How long the session has been open, in milliseconds.
     pub age_ms: u64,
@@ -49,11 +49,11 @@ pub struct SessionStatus {
 const WORDS: usize = 12;
 /// Size of one session's state in a SESSIONS_REPLY, in bytes.
 pub(crate) const SESSION_STATUS_BYTES: usize = WORDS * 8 + IDENTITY_BYTES;
-/// The most sessions in one SESSIONS_REPLY. After a full reply, ask for the next sessions.
+/// The most sessions in one SESSIONS_REPLY. After a full reply, a client must ask for the next sessions.
 pub const SESSIONS_PER_REPLY: usize = CONTROL_MAX / SESSION_STATUS_BYTES;
 
 impl SessionStatus {
-    /// Bytes that the session holds, in memory and spill files together.
+    /// Returns the bytes that the session holds, in memory and spill files together.
     pub fn bytes(&self) -> u64 {
         self.slots.saturating_mul(self.slot_bytes)
     }
@@ -112,8 +112,8 @@ impl SessionStatus {
         })
     }
 
-    /// Decodes a SESSIONS_REPLY's payload. Returns `None` when the payload is not a whole number of valid sessions, has
-    /// too many of them, or does not list them in ascending order above `after`.
+    /// Decodes a SESSIONS_REPLY's payload. Returns `None` if the payload is not a whole number of valid sessions or has
+    /// too many of them. Also returns `None` if their numbers are not ascending and above `after`.
     pub fn decode_all(bytes: &[u8], after: u64) -> Option<Vec<SessionStatus>> {
         let fits = bytes.len().is_multiple_of(SESSION_STATUS_BYTES) && bytes.len() <= CONTROL_MAX;
         let chunks = fits.then(|| bytes.chunks_exact(SESSION_STATUS_BYTES))?;

@@ -1,4 +1,4 @@
-//! Asks a server what it holds.
+//! Asks a server how much it holds.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::payload::{Role, Status};
 use crate::sessions::{SESSIONS_PER_REPLY, SessionStatus};
 use crate::socket::{Progress, Socket};
 
-/// Most sessions that a server may list. A server that lists more is taken to be wrong.
+/// Most sessions that a client reads. If a server lists more, the client stops asking.
 const SESSIONS_MAX: usize = 1 << 16;
 
-/// Asks the server at `endpoint` what it holds. Connecting may take `timeout`, and the answer as long again.
+/// Asks the server at `endpoint` how much it holds. Connecting may need `timeout`, and the answer the same time again.
 pub fn fetch_status(endpoint: &Endpoint, key: Option<&Key>, timeout: Duration) -> Result<Status, LinkError> {
     StatusClient::start(endpoint, key, timeout)?.status()
 }
 
-/// Asks the server at `endpoint` what it holds, and for its open sessions in the order of their numbers. Connecting may
-/// take `timeout`, and each answer as long again.
+/// Asks the server at `endpoint` how much it holds, and for its open sessions in the order of their numbers. Connecting
+/// may need `timeout`, and each answer the same time again.
 pub fn fetch_sessions(
     endpoint: &Endpoint,
     key: Option<&Key>,
@@ -42,7 +42,7 @@ pub fn fetch_sessions(
     }
 }
 
-/// A control connection, which asks for status and sessions.
+/// A control connection, on which a client asks for status and sessions.
 struct StatusClient {
     socket: Socket,
     inbox: Inbox,

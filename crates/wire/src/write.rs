@@ -1,4 +1,4 @@
-//! The writing connection of a session: pages and discards go out, acknowledgements come in, in the same order.
+//! The writing connection of a session. It sends pages and discards, and receives acknowledgements in the same order.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +10,7 @@ use crate::limits::{DISCARD_MAX, PARTS_MAX, RANGE_MAX, range_is_valid};
 use crate::read::server_error;
 use crate::socket::{Socket, Wait, Waiting};
 
-/// Most pieces passed to the socket in one call, including the header.
+/// Most pieces of memory passed to the socket in one call, including the header.
 const PARTS_AT_ONCE: usize = 32;
 
 /// Sends pages and discards, and receives their acknowledgements.
@@ -26,20 +26,21 @@ pub struct Writer {
 pub struct Ack {
     /// The request's tag.
     pub tag: u64,
-    /// How the request went.
+    /// The result of the request.
     pub status: AckStatus,
     /// Bytes that the server could still hold for this session when it answered.
     pub capacity_bytes: u64,
 }
 
-/// How a write, discard or ping went.
+/// The result of a write, discard or ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckStatus {
     /// The request succeeded: the server holds the page, has dropped it, or has answered the ping.
     Done,
-    /// The server has no room. Its old contents of the range are now unspecified, so the caller must keep the page.
+    /// The server has no room. The old contents of the range on the server may be lost, so the caller must keep the
+    /// page.
     Full,
-    /// Like `Full`, but because the session's quota is used up.
+    /// Like `Full`, but the reason is that the session's quota is used up.
     OverQuota,
 }
 
@@ -55,10 +56,10 @@ impl Writer {
     }
 
     /// Sends the bytes of `parts`, one after the other, for the range at `offset`. The range consists of whole 4 KiB
-    /// units and has at most [`RANGE_MAX`] bytes. Returns when the kernel has the last byte; [`Writer::try_ack`] says
-    /// when the server has it.
+    /// units and has at most [`RANGE_MAX`] bytes. Returns when the kernel has accepted the last byte.
+    /// [`Writer::try_ack`] returns when the server has stored the range.
     ///
-    /// Take acknowledgements regularly, because a server that cannot send them accepts no more pages.
+    /// Acknowledgements must be received regularly, because a server that cannot send them receives no more pages.
     pub fn write(&mut self, tag: u64, offset: u64, parts: &[IoSlice<'_>]) -> Result<(), LinkError> {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let length = u32::try_from(length).unwrap_or(u32::MAX);
@@ -109,8 +110,8 @@ impl Writer {
         header.encode()
     }
 
-    /// Tells the server that `len` bytes at `offset` are no longer needed. Both are multiples of 4 KiB, and `len` is at
-    /// most [`DISCARD_MAX`]. The server frees the slots that lie wholly within the range.
+    /// Tells the server that `len` bytes at `offset` are no longer needed. Both numbers are multiples of 4 KiB, and
+    /// `len` is at most [`DISCARD_MAX`]. The server frees the slots that are wholly within the range.
     pub fn discard(&mut self, tag: u64, offset: u64, len: u32) -> Result<(), LinkError> {
         if !range_is_valid(offset, len, DISCARD_MAX) {
             return Err(LinkError::Misuse { what: "a DISCARD takes whole 4 KiB units, at most 1 GiB" });
@@ -135,12 +136,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Sends a PING. Its answer is an [`Ack`] that arrives after those of all earlier requests.
+    /// Sends a PING. Its answer is an [`Ack`] that arrives after the answers to all earlier requests.
     pub fn ping(&mut self, tag: u64) -> Result<(), LinkError> {
         self.socket.send_all(&[IoSlice::new(&Header::bare(Kind::Ping, tag).encode())])
     }
 
-    /// Returns the next acknowledgement, or `None` when none came within `wait`.
+    /// Returns the next acknowledgement, or `None` if none arrived within `wait`.
     pub fn try_ack(&mut self, wait: Wait) -> Result<Option<Ack>, LinkError> {
         let mut waiting = Waiting::new(wait);
         loop {

@@ -1,5 +1,5 @@
-//! A client meets servers that do not follow the protocol. Each case ends with the right error within the time given,
-//! never in a hang.
+//! A client connects to servers that do not follow the protocol. Each case must end with the right error within the
+//! time limit, and not hang.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -19,7 +19,8 @@ use hanare_wire::{
 /// Time limit of an answer. It is far longer than any answer takes, and short enough to report a hang soon.
 const SOON: Duration = Duration::from_secs(30);
 
-/// A server on a free port. It accepts `connections` connections, one after the other, and runs `life` with each.
+/// Starts a server on a free port. The server accepts `connections` connections, one after the other, and runs `life`
+/// with each.
 fn server(connections: usize, life: impl Fn(TcpStream, usize) + Send + 'static) -> (Endpoint, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let endpoint = Endpoint::Tcp(listener.local_addr().expect("an address").to_string());
@@ -34,7 +35,8 @@ fn server(connections: usize, life: impl Fn(TcpStream, usize) + Send + 'static) 
 }
 
 fn options(endpoint: &Endpoint) -> SessionOptions {
-    // Short, because some tests wait for all of it, and long enough for a peer that waits for a processor.
+    // The timeout is short, because some tests wait for all of it. It is long enough for a peer that waits for a
+    // processor.
     let timeout = Duration::from_secs(2);
     SessionOptions { connect_timeout: timeout, silent_timeout: timeout, ..SessionOptions::for_endpoint(endpoint, 4096) }
 }
@@ -74,7 +76,7 @@ fn welcome(stream: &mut (impl Read + Write)) {
     send(stream, Header { length: payload.len() as u32, ..Header::bare(Kind::Welcome, 0) }, &payload);
 }
 
-/// Waits until the client has closed the connection, so that nothing that the client sends is answered by a reset.
+/// Waits until the client has closed the connection. An earlier end would answer the client's bytes with a reset.
 fn until_closed(mut stream: TcpStream) {
     let _ = std::io::copy(&mut stream, &mut std::io::sink());
 }
@@ -114,7 +116,7 @@ fn another_version() {
 fn silence_and_a_slow_trickle() {
     let error = open_error(|stream, _| until_closed(stream));
     assert!(matches!(error, LinkError::Silent { .. }), "{error:?}");
-    // Every byte is progress, but the time of the whole handshake is bounded.
+    // Every byte counts as progress, but the time of the whole handshake is limited.
     let error = open_error(|mut stream, _| {
         let frame = Header { length: 72, ..Header::bare(Kind::Welcome, 0) }.encode();
         for byte in frame.chunks(1) {
@@ -177,7 +179,7 @@ fn a_server_that_cannot_prove_the_key() {
 }
 
 /// Opens a session with a server that welcomes both connections and runs `life` with the reading one. Then passes the
-/// client's end to `check`.
+/// client's session to `check`.
 fn with_session(
     payload_checksum: bool,
     life: impl Fn(TcpStream) + Send + 'static,
@@ -343,15 +345,15 @@ fn a_peer_that_takes_nothing_is_silent() {
     let options = SessionOptions { silent_timeout: Duration::from_millis(300), ..options(&endpoint) };
     let (requests, replies, mut writer, _) = Session::open(&endpoint, &options).expect("a session").split();
     let page = vec![0; 4 << 20];
-    // These pages are more bytes than the socket's buffers take.
+    // These pages are more bytes than the socket's buffers can hold.
     let error = (0..64).find_map(|n| writer.write(n, 0, &[IoSlice::new(&page)]).err()).expect("an end of patience");
     assert!(matches!(error, LinkError::Silent { .. }), "{error:?}");
     drop((requests, replies));
     thread.join().expect("the server did its part");
 }
 
-/// A machine short of CPU or memory may keep a server from answering for a long time. The client must not give up its
-/// pages for that.
+/// On a machine short of CPU or memory, a server may not answer for a long time. The client must not give up its pages
+/// because of that.
 #[test]
 fn a_server_on_this_host_that_still_runs_is_waited_for_and_one_that_ends_is_not() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -397,8 +399,8 @@ fn a_status_that_makes_no_sense_is_garbage() {
     thread.join().expect("the server did its part");
 }
 
-/// The kernel alone connects to a path, unless the server's queue is full. A connect to a full queue would block the
-/// client until a stopped server goes on.
+/// A connect to a path succeeds even while the server is stopped, as long as the server's queue is not full. If the
+/// queue is full, connect must not block the client until the server continues.
 #[test]
 fn a_path_whose_queue_is_full_is_given_up_in_time() {
     let place = tempfile::tempdir().expect("temporary directory");
@@ -414,7 +416,7 @@ fn a_path_whose_queue_is_full_is_given_up_in_time() {
     drop(waiting);
 }
 
-/// Guards against a fork that was refused because its private server did not get a processor within 5 s.
+/// A private server that gets no processor for 5 s must not make a fork fail.
 #[test]
 fn a_server_of_this_host_that_lacks_a_processor_is_waited_for() {
     let dir = tempfile::tempdir().expect("a directory");

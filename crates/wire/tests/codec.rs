@@ -48,8 +48,8 @@ proptest! {
         prop_assert!(Header::decode(&bytes).is_err());
     }
 
-    /// Magic, version and checksum are right, and any other field may be wrong. An accepted header always has a bounded
-    /// payload.
+    /// Magic, version and checksum are right, and any other field may be wrong. If a header is accepted, its payload
+    /// must be within the limits.
     #[test]
     fn lying_fields_never_promise_a_huge_payload(fields in any::<[u8; 30]>()) {
         let mut bytes = Header::bare(Kind::Ping, 0).encode();

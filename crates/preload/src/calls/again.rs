@@ -44,7 +44,7 @@ fn touch(addr: usize) -> bool {
         // nothing.
         let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
         if far::is_writable(page) {
-            // `black_box` hides the 0. If the compiler saw the 0, it could turn the addition into a read.
+            // `black_box` hides the 0: if the compiler saw it, it would make this a read.
             byte.fetch_add(std::hint::black_box(0), Ordering::SeqCst);
         } else if far::is_readable(page) {
             byte.load(Ordering::SeqCst);
@@ -86,7 +86,7 @@ unsafe fn control(real: &real::Real, fd: c_int, command: c_int, argument: usize)
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // The program must not make Hanare's own descriptors survive an exec.
+    // F_SETFD on Hanare's own descriptors fails, because they must not survive an exec.
     if command == libc::F_SETFD && is_own(fd) {
         set_errno(libc::EBADF);
         return -1;

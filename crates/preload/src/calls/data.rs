@@ -72,7 +72,8 @@ unsafe fn open_piece(row: &Vectors, len: usize, pieces: Pieces, writes: bool) ->
     (open == len || open > 0 && pieces != Pieces::Whole).then_some(open)
 }
 
-/// Passes the bytes of `row` in pieces to `call(near, bytes, done)`. `done` is the number of bytes in earlier pieces.
+/// Copies the bytes of `row` in pieces to a near buffer, and calls `call(buffer, bytes, done)` for each piece. `done`
+/// is the number of bytes in earlier pieces.
 ///
 /// # Safety
 /// `row` is valid and `total` bytes long.
@@ -103,7 +104,8 @@ unsafe fn give(
     }
 }
 
-/// Fills `row` in pieces from `call(near, bytes, done)`. `done` is the number of bytes in earlier pieces.
+/// Calls `call(buffer, bytes, done)` for each piece, and copies the bytes from the near buffer to `row`. `done` is the
+/// number of bytes in earlier pieces.
 ///
 /// # Safety
 /// `row` is valid and `total` bytes long.
@@ -472,7 +474,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr
         let mut one = iovec { iov_base: near, iov_len: len };
         let mut header = header;
         (header.msg_name, header.msg_iov, header.msg_iovlen) = (name.pointer(), &raw mut one, 1);
-        // The call sends the ancillary data with the first piece only.
+        // The ancillary data is sent with the first piece.
         (header.msg_control, header.msg_controllen) =
             if done == 0 { (control.pointer(), header.msg_controllen) } else { (std::ptr::null_mut(), 0) };
         // SAFETY: all parts of this message are near and valid.

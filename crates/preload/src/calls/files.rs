@@ -196,7 +196,7 @@ unsafe extern "C-unwind" fn mkdtemp(template: *mut c_char) -> *mut c_char {
 /// Calls `call` with a near copy of the buffer `to`. Returns null on failure, and otherwise the address of the path.
 ///
 /// # Safety
-/// `call` performs getcwd(3) into its argument. `to` is null or has room for `len` bytes.
+/// `call` asks for the working directory; `to` is null or has room for `len` bytes.
 unsafe fn working_directory(to: *mut c_char, len: size_t, call: impl Fn(*mut c_char) -> *mut c_char) -> *mut c_char {
     if to.is_null() || !kernel_is_blind() {
         return call(to);

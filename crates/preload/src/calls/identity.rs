@@ -24,7 +24,7 @@ fn refused(error: c_int) -> c_int {
 }
 
 /// Makes a call on a near stack. Starts far memory first if its start was deferred. After the change of user, the
-/// process may have no right to set up the trap or to reach the private server.
+/// process may have no right to set up fault handling or to reach the private server.
 fn on_near_stack(call: impl FnOnce() -> c_int) -> c_int {
     far::ensure_started();
     let here = 0_u8;
@@ -98,7 +98,7 @@ unsafe extern "C" fn initgroups(user: *const c_char, group: gid_t) -> c_int {
     // SAFETY: under the contract of initgroups(3), `user` is terminated. `list` has room for `found` groups.
     unsafe {
         let user = text(user);
-        // If the user has more groups than the kernel's limit, the further ones are left out.
+        // Groups beyond the kernel's limit are left out.
         libc::getgrouplist(user.pointer().cast(), group, list, &raw mut found);
     }
     let mut count = usize::try_from(found).unwrap_or(0).min(GROUPS_MAX);

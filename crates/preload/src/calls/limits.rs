@@ -4,7 +4,7 @@
 //!
 //! A program that this one executes inherits the kernel's limits. So an environment variable carries the limits that
 //! the program set. The program's first limit adds the variable to its environment. An exec call may pass another
-//! environment: the present value is added to it, or replaces its entry.
+//! environment. Its entry is then replaced, or the variable is added.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -64,7 +64,7 @@ impl Carried {
         let own: Vec<u8> = text().collect();
         let mut entries = Vec::new();
         for at in 0.. {
-            // SAFETY: `list` is valid up to its final null, which is not passed yet.
+            // SAFETY: `list` is valid up to its final null, and the loop ends there.
             let entry = unsafe { list.add(at).read() };
             if entry.is_null() {
                 break;

@@ -15,7 +15,7 @@ use crate::range::{PAGE, Range};
 /// time.
 pub(crate) const PIECE: usize = 256 << 10;
 
-/// Number of buffers that are cached for later calls. It should be larger than the number of threads in such calls at
+/// Number of buffers that are cached for later calls. It should be larger than the number of threads that need one at
 /// once.
 const KEPT: usize = 16;
 
@@ -36,7 +36,7 @@ pub(crate) fn is_far(addr: *const c_void, len: usize) -> bool {
     len > 0
         && kernel_is_blind()
         && Range::covering(addr as usize, len).is_some_and(|range| {
-            // A range crosses few borders between near and far memory, so `meets_far` takes few steps.
+            // A range crosses few borders between near and far memory, so this takes few steps.
             far::contains(range.start) || range.len() > PAGE && range.meets_far()
         })
 }
@@ -86,8 +86,8 @@ enum Back {
     Whole,
     /// All bytes, even if the call failed. An interrupted wait writes the remaining time.
     Always,
-    /// As many bytes as the call's result times this element size. Other threads may change the remaining elements
-    /// during the call.
+    /// As many elements as the call's result says. The value is the size of an element in bytes. Other threads may
+    /// change the remaining elements during the call.
     Counted(usize),
     /// The result field (`revents`) of each polled descriptor.
     Found,
@@ -125,7 +125,7 @@ impl Near<'_> {
         self.copy.as_ref().map_or(self.original, Buffer::pointer).cast()
     }
 
-    /// Records the call's result, which determines how many bytes are copied back.
+    /// Records the call's result, which determines how much of the copy is copied back.
     pub(crate) fn settle(&mut self, answer: i64) {
         match self.back {
             Back::Whole | Back::Counted(_) | Back::Found if answer < 0 => self.back = Back::Nothing,
@@ -190,7 +190,7 @@ pub(crate) fn is_open(addr: usize, len: usize, writes: bool) -> bool {
     addr.checked_add(len).is_some_and(|end| far::open_until(addr, end, writes) == end)
 }
 
-/// Passes a structure that the call reads.
+/// Makes a `Near` for a structure that the call reads.
 ///
 /// # Safety
 /// `argument` is null or valid.
@@ -199,7 +199,7 @@ pub(crate) unsafe fn given<'a, T>(argument: *const T) -> Near<'a> {
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), size_of::<T>(), Back::Nothing) }
 }
 
-/// Passes a structure that the call writes and may also read.
+/// Makes a `Near` for a structure that the call writes and may also read.
 ///
 /// # Safety
 /// `argument` is null or valid.
@@ -208,7 +208,7 @@ pub(crate) unsafe fn filled<'a, T>(argument: *mut T) -> Near<'a> {
     unsafe { Near::new(argument.cast(), size_of::<T>(), Back::Whole) }
 }
 
-/// Passes a time that the call counts down, even if it is interrupted.
+/// Makes a `Near` for a time that the call counts down, even if it is interrupted.
 ///
 /// # Safety
 /// `argument` is null or valid.
@@ -217,7 +217,7 @@ pub(crate) unsafe fn counted_down<'a, T>(argument: *mut T) -> Near<'a> {
     unsafe { Near::new(argument.cast(), size_of::<T>(), Back::Always) }
 }
 
-/// Passes an array in which the call writes as many elements as its result says.
+/// Makes a `Near` for an array in which the call writes as many elements as its result says.
 ///
 /// # Safety
 /// `argument` is null or valid for `count` elements.
@@ -226,7 +226,7 @@ pub(crate) unsafe fn filled_elements<'a, T>(argument: *mut T, count: usize) -> N
     unsafe { Near::new(argument.cast(), count.saturating_mul(size_of::<T>()), Back::Counted(size_of::<T>())) }
 }
 
-/// Passes `count` descriptors to be polled.
+/// Makes a `Near` for `count` descriptors to be polled.
 ///
 /// # Safety
 /// `argument` is null or valid for `count` descriptors.
@@ -235,7 +235,7 @@ pub(crate) unsafe fn polled<'a>(argument: *mut pollfd, count: usize) -> Near<'a>
     unsafe { Near::new(argument.cast(), count.saturating_mul(size_of::<pollfd>()), Back::Found) }
 }
 
-/// Passes `len` bytes that the call reads.
+/// Makes a `Near` for `len` bytes that the call reads.
 ///
 /// # Safety
 /// `argument` is null or valid for `len` bytes.
@@ -244,7 +244,7 @@ pub(crate) unsafe fn given_bytes<'a, T>(argument: *const T, len: usize) -> Near<
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), len, Back::Nothing) }
 }
 
-/// Passes `len` bytes that the call writes.
+/// Makes a `Near` for `len` bytes that the call writes.
 ///
 /// # Safety
 /// `argument` is null or valid for `len` bytes.
@@ -253,7 +253,7 @@ pub(crate) unsafe fn filled_bytes<'a, T>(argument: *mut T, len: usize) -> Near<'
     unsafe { Near::new(argument.cast(), len, Back::Whole) }
 }
 
-/// Passes a terminated string, such as a path.
+/// Makes a `Near` for a terminated string, such as a path.
 ///
 /// # Safety
 /// `argument` is null or valid up to its end.
@@ -262,7 +262,7 @@ pub(crate) unsafe fn text<'a>(argument: *const c_char) -> Near<'a> {
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), text_len(argument), Back::Nothing) }
 }
 
-/// Passes a terminated string that the call changes in place.
+/// Makes a `Near` for a terminated string that the call changes in place.
 ///
 /// # Safety
 /// `argument` is null or valid up to its end.
@@ -271,7 +271,7 @@ pub(crate) unsafe fn changed_text<'a>(argument: *mut c_char) -> Near<'a> {
     unsafe { Near::new(argument.cast(), text_len(argument), Back::Whole) }
 }
 
-/// Passes a terminated string of any length, such as a command.
+/// Makes a `Near` for a terminated string of any length, such as a command.
 ///
 /// # Safety
 /// `argument` is null or valid up to its end.
@@ -318,7 +318,8 @@ unsafe fn bytes_of_text(text: *const c_char, most: usize) -> usize {
     len + 1
 }
 
-/// A signal mask for a wait, without the trap signal. A handler that runs during the wait may access far memory.
+/// A signal mask for a wait, without the trap signal. A handler that runs during the wait may access far memory, which
+/// must trap.
 pub(crate) struct Mask {
     given: *const sigset_t,
     set: sigset_t,

@@ -1,9 +1,9 @@
 //! Accesses to the program's own memory through the kernel: `process_vm_readv` and `process_vm_writev` within this
 //! process, and `/proc/self/mem`.
 //!
-//! In signal modes, near (ordinary) copies replace the far pieces on both sides of a transfer. `/proc/self/mem` has no
-//! such support: a read fails with EIO at an absent page, or ends before it. In sigsegv mode the file would show zeroes
-//! for absent pages, so it cannot be opened.
+//! In signal modes (sigbus and sigsegv), near (ordinary) copies replace the far pieces on both sides of a transfer.
+//! `/proc/self/mem` has no such support: a read fails with EIO at an absent page, or ends before it. In sigsegv mode
+//! the file would show zeroes for absent pages, so it cannot be opened.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::mem::transmute;
@@ -114,8 +114,8 @@ pub(crate) unsafe extern "C-unwind" fn process_vm_writev(
 
 // ---- files ----------------------------------------------------------------------------------------------------------
 
-/// Checks whether a path leads to this process's memory file in sigsegv mode, in which the file would show zeroes. Far
-/// paths were replaced by near copies before, except those that the program may not read. So a path that is still far
+/// Checks whether a path leads to this process's memory file in sigsegv mode, in which the file would show zeroes. The
+/// callers replace far paths by near copies, except paths that the program may not read. So a path that is still far
 /// leads to no file.
 ///
 /// # Safety
@@ -160,8 +160,8 @@ fn is_own_memory(place: &[u8]) -> bool {
     place.strip_prefix(own.as_bytes()).is_some_and(|rest| rest == b"mem" || rest.starts_with(b"task/"))
 }
 
-// The first four calls have variadic prototypes, but these pass the mode in the same register. The other four are their
-// checked variants.
+// The C prototypes of the first four calls are variadic, but they pass the mode in the same register. The other four
+// calls are checked variants of the first four.
 macro_rules! opening {
     ($($name:ident($([$dir:ident: $number:ty])? path $(, $mode:ident: $type:ty)?))*) => { $(
         #[unsafe(no_mangle)]

@@ -103,7 +103,7 @@ impl Strings {
 unsafe fn measure(list: List) -> (usize, usize, bool) {
     let (mut count, mut bytes, mut far) = (0, 0, false);
     loop {
-        // SAFETY: `list` is valid up to its final null, which is not passed yet.
+        // SAFETY: `list` is valid up to its final null, and the loop ends there.
         let place = unsafe { list.add(count) };
         far |= is_far(place.cast(), size_of::<usize>());
         // SAFETY: `place` is an entry of a valid list.
@@ -118,8 +118,6 @@ unsafe fn measure(list: List) -> (usize, usize, bool) {
     }
 }
 
-/// Copies the strings of `list` to `bytes`, and writes a list of the copies to `table`.
-///
 /// # Safety
 /// `list` has `count` strings. `table` has room for `count + 1` pointers, and `bytes` has room for all strings.
 unsafe fn copy_list(list: List, count: usize, table: *mut *const c_char, mut bytes: *mut u8) {
@@ -196,9 +194,9 @@ unsafe extern "C-unwind" fn execvp(path: *const c_char, arguments: List) -> c_in
     unsafe { execvpe(path, arguments, environ) }
 }
 
-/// ptrace(2). In signal modes, a child that shares its parent's memory until it executes (vfork) must not be traced.
-/// The child would stop at the trap signal until its parent lets it continue. But the parent does not run before the
-/// child executes. So the child ends here with a message.
+/// ptrace(2). In signal modes (sigbus and sigsegv), a child that shares its parent's memory until it executes (vfork)
+/// must not be traced. The child would stop at the trap signal until its parent lets it continue. But the parent does
+/// not run before the child executes. So the child ends here with a message.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ptrace(request: c_uint, process: pid_t, addr: *mut c_void, data: *mut c_void) -> c_long {
     type Call = unsafe extern "C-unwind" fn(c_uint, pid_t, *mut c_void, *mut c_void) -> c_long;
@@ -238,8 +236,8 @@ variadic!(execle, hanare_execle);
 
 type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
 
-/// Starts a process. Until the child executes, it shares this memory with every signal blocked, so no access can trap.
-/// So everything that it reads must be near, including the attributes.
+/// Starts a process. Until the child executes, it shares this memory with every signal blocked, and no access can trap.
+/// So everything that the child reads must be near, including the attributes.
 ///
 /// # Safety
 /// The caller keeps the contract of posix_spawn(3). `real` is a function of the same type.

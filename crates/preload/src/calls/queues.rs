@@ -54,7 +54,8 @@ fn with_type(len: size_t) -> usize {
     len.saturating_add(size_of::<c_long>())
 }
 
-/// Passes the attributes of a new queue, or null if the call creates no queue and so has no such argument.
+/// Makes a `Near` for the attributes of a new queue. Its pointer is null if the call creates no queue, because the call
+/// then has no such argument.
 ///
 /// # Safety
 /// If the call creates a queue, `attributes` is null or valid.

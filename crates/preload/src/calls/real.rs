@@ -22,8 +22,8 @@ impl Real {
         if found.is_null() { self.look_up() } else { Some(found) }
     }
 
-    /// Returns the address of the function if it was looked up before, and otherwise `None`. This never looks it up: in
-    /// a forked child, a lookup could wait for a lock that no thread of the child will release.
+    /// Returns the address of the function if it was looked up before, and otherwise `None`. Never looks the function
+    /// up: in a forked child, a lookup could wait for a lock that no thread of the child will release.
     pub(crate) fn known(&self) -> Option<*mut c_void> {
         Some(self.found.load(Ordering::Acquire)).filter(|found| !found.is_null())
     }
@@ -49,8 +49,8 @@ macro_rules! reals {
             };
         )*
 
-        /// Looks up all functions. Must be called before the engine starts, because resolving a fault must not need a
-        /// symbol lookup.
+        /// Looks up all functions. Call it before the engine starts, because resolving a fault must not need a symbol
+        /// lookup.
         pub(crate) fn resolve() {
             $( $name.look_up(); )*
         }

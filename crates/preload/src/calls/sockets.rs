@@ -7,7 +7,7 @@ use libc::{sockaddr, socklen_t};
 use super::near::{Near, filled, filled_bytes, given_bytes};
 use super::wrap;
 
-/// Passes the buffer for an address that the call writes. `len` points to the size of the buffer.
+/// Makes a `Near` for the buffer of an address that the call writes. `len` points to the size of the buffer.
 ///
 /// # Safety
 /// `len` is null or valid. `address` is null or valid for `*len` bytes.

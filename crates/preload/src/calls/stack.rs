@@ -1,6 +1,6 @@
 //! Alternate signal stacks. The kernel writes a signal frame to this stack before any handler runs, so the stack must
-//! not be far. In signal modes, near memory of the same size replaces a far stack for good. The program still sees the
-//! stack that it passed.
+//! not be far. In signal modes (sigbus and sigsegv), near (ordinary) memory of the same size replaces a far stack for
+//! good. The program still sees the stack that it passed.
 
 use std::ffi::c_int;
 use std::mem::transmute;
@@ -71,7 +71,7 @@ unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack_t) 
     }
     let new = wanted.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let told = told.pointer().cast::<stack_t>();
-    // SAFETY: `new` and `told` are each null or near and valid.
+    // SAFETY: each pointer is null or near.
     let answer = unsafe { call(new, told) };
     if answer == 0 && !told.is_null() {
         // SAFETY: `told` is not null, and the call filled it.

@@ -91,7 +91,7 @@ impl Vectors {
         }
     }
 
-    /// Copies the next `len` bytes of the row to `to`.
+    /// Copies the next `len` bytes out of the row.
     ///
     /// # Safety
     /// The row has `len` bytes left, and `to` has room for them.
@@ -100,10 +100,10 @@ impl Vectors {
         unsafe { self.each(to, len, |far, near, piece| copy::copy(far, near, piece)) }
     }
 
-    /// Copies `len` bytes from `from` into the row.
+    /// Copies `len` bytes into the row.
     ///
     /// # Safety
-    /// The row has room for `len` bytes, and `from` has `len` bytes.
+    /// The row has room for `len` bytes, and `from` has them.
     pub(crate) unsafe fn scatter(&mut self, from: *const u8, len: usize) {
         // SAFETY: the caller promises that the row and `from` each have `len` bytes. They do not overlap.
         unsafe { self.each(from.cast_mut(), len, |far, near, piece| copy::copy(near, far, piece)) }

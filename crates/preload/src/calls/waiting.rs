@@ -114,7 +114,7 @@ wrap! {
     getentropy(to: *mut u8, len: size_t) -> c_int { to = filled_bytes(to, len) }
 }
 
-// The caller passes the length of these sets.
+// The callers of these two functions pass the length of the set.
 wrap! {
     sched_getaffinity(process: pid_t, len: size_t, set: *mut libc::cpu_set_t) -> c_int { set = filled_bytes(set, len) }
     sched_setaffinity(process: pid_t, len: size_t, set: *const libc::cpu_set_t) -> c_int { set = given_bytes(set, len) }
@@ -142,8 +142,8 @@ struct Callback {
     value: usize,
 }
 
-/// Runs the callback of a timer. The C library calls this in a thread with every signal blocked, in which an access to
-/// far memory could not trap. So this unblocks the trap signal first.
+/// Runs the callback of a timer. The C library calls this function in a thread with every signal blocked, in which no
+/// access to far memory can trap. So this function unblocks the trap signal first.
 unsafe extern "C" fn call_back(callback: usize) {
     crate::signals::unblock_trap();
     // SAFETY: `callback` comes from `Box::into_raw` in `timer_create`, and it is never freed.
@@ -152,8 +152,8 @@ unsafe extern "C" fn call_back(callback: usize) {
     unsafe { (callback.function)(callback.value) }
 }
 
-/// timer_create(2). In signal modes, a timer with a callback keeps some bytes for good: the C library may call back
-/// after the timer was deleted.
+/// timer_create(2). In signal modes (sigbus and sigsegv), a timer with a callback keeps some bytes for good: the C
+/// library may call back after the timer was deleted.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn timer_create(clock: clockid_t, event: *mut Event, timer: *mut libc::timer_t) -> c_int {
     type Call = unsafe extern "C-unwind" fn(clockid_t, *mut Event, *mut libc::timer_t) -> c_int;

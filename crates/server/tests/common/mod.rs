@@ -1,4 +1,4 @@
-//! A server in this process, on addresses of its own, and helpers for its clients.
+//! A server in this process, on its own addresses, and helpers for its clients.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses its own part of this")]
 
 use std::io::IoSlice;
@@ -13,11 +13,11 @@ use hanare_wire::{
 };
 use tempfile::TempDir;
 
-/// Time limit of every wait. It is far longer than anything takes here, and short enough to report a hang soon.
+/// Time limit of every wait. It is far longer than any step needs, and short enough to report a hang soon.
 pub const SOON: Duration = Duration::from_secs(30);
 pub const MIB: u64 = 1 << 20;
 
-/// A running server. When this is dropped, the server is stopped and its thread is joined.
+/// A running server. Dropping it stops the server and joins its thread.
 pub struct TestServer {
     pub tcp: Endpoint,
     pub unix: Endpoint,
@@ -51,7 +51,7 @@ impl TestServer {
         fetch_status(&self.unix, None, SOON).expect("a status")
     }
 
-    /// Waits until the status satisfies `wished`. The server notices the end of a connection with a small delay.
+    /// Waits until the status satisfies `wished`, because the server notices the end of a connection a moment later.
     pub fn status_until(&self, wished: impl Fn(&Status) -> bool) -> Status {
         let end = Instant::now() + SOON;
         loop {
