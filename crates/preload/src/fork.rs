@@ -27,7 +27,7 @@ fn real() -> Option<Register> {
     (!found.is_null()).then(|| unsafe { transmute::<*mut c_void, Register>(found) })
 }
 
-/// Registers Hanare's fork handlers at the first call. Later calls do nothing.
+/// Registers Hanare's fork handlers, unless an earlier call has done so.
 ///
 /// # Errors
 /// The error number of the C library's `__register_atfork`, or `ENOSYS` if the C library does not have that function.
@@ -35,12 +35,17 @@ pub(crate) fn watch() -> Result<(), c_int> {
     if IS_FIRST.swap(true, Ordering::AcqRel) {
         return Ok(());
     }
-    let register = real().ok_or(libc::ENOSYS)?;
-    // SAFETY: the handlers are functions of this library, which is never unloaded.
-    match unsafe { register(Some(before), Some(in_parent), Some(in_child), null_mut()) } {
-        0 => Ok(()),
-        error => Err(error),
+    let error = match real() {
+        // SAFETY: the handlers are functions of this library, which is never unloaded.
+        Some(register) => unsafe { register(Some(before), Some(in_parent), Some(in_child), null_mut()) },
+        None => libc::ENOSYS,
+    };
+    if error == 0 {
+        return Ok(());
     }
+    // The next call tries again, and reports the error if the engine needs the handlers.
+    IS_FIRST.store(false, Ordering::Release);
+    Err(error)
 }
 
 unsafe extern "C" fn before() {
@@ -79,7 +84,8 @@ unsafe extern "C" fn __register_atfork(
     child: Handler,
     library: *mut c_void,
 ) -> c_int {
-    // An error is ignored here, because `__register_atfork` reports only errors about the caller's handlers.
+    // Ignored: this function reports only errors about the caller's handlers. The start of the engine calls `watch`
+    // again.
     let _ = watch();
     match real() {
         // SAFETY: `register` is the C library's function, and its arguments are the caller's.
