@@ -1,7 +1,7 @@
 //! The slots that a session holds and the bytes that it transfers, counted for its quota and for the operator.
 //!
-//! The counts are atomics, so a status request waits for no lock. Slots are counted under the lock of the session's
-//! table, so the session cannot exceed its quota.
+//! The counts are atomics, so a status request never waits for a lock that a session holds. A session's connections
+//! charge slots under the lock of the session's table, so that together they never exceed the quota.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -47,7 +47,7 @@ pub(crate) struct SessionOwner {
     pub(crate) client: Identity,
     pub(crate) transport: Transport,
     pub(crate) slot_size: u32,
-    /// Most bytes that the session may hold; [`NO_QUOTA`] without a quota.
+    /// Most bytes that the session may hold. [`NO_QUOTA`] means no limit.
     pub(crate) quota_bytes: u64,
 }
 
@@ -62,7 +62,7 @@ impl Spare {
         self.0.fetch_add(slots, Relaxed);
     }
 
-    /// Counts `slots` slots that are free no longer.
+    /// Counts `slots` slots that are no longer free.
     pub(crate) fn less(&self, slots: u64) {
         self.0.fetch_sub(slots, Relaxed);
     }
@@ -85,7 +85,7 @@ impl Account {
         Account::in_family(id, owner, Spare::default())
     }
 
-    /// Makes the account of a clone. The clone shares the free slots of its family.
+    /// Makes the account of a clone. `spare` counts the free slots that the clone shares with its family.
     pub(crate) fn in_family(id: u64, owner: SessionOwner, spare: Spare) -> Account {
         Account {
             id,
@@ -99,7 +99,7 @@ impl Account {
         }
     }
 
-    /// Returns the number of slots that the session may still use within its quota.
+    /// Returns how many more slots the quota allows.
     pub(crate) fn slots_allowed(&self) -> u64 {
         match self.owner.quota_bytes {
             NO_QUOTA => u64::MAX,
@@ -107,7 +107,7 @@ impl Account {
         }
     }
 
-    /// Returns the bytes that the session could still hold, if the server has room for `room_bytes` that any session
+    /// Returns how many more bytes the session could store. `room_bytes` is the server's free space that any session
     /// may use.
     pub(crate) fn capacity_bytes(&self, room_bytes: u64) -> u64 {
         let slot = u64::from(self.owner.slot_size);
@@ -115,13 +115,14 @@ impl Account {
         room.min(self.slots_allowed().saturating_mul(slot))
     }
 
-    /// Counts slots that hold bytes from now on. `spill_bytes` of these bytes are in the spill file.
+    /// Counts `slots` more slots as held by the session. `spill_bytes` is how many bytes of them lie in the spill file.
     pub(crate) fn charge(&self, slots: u64, spill_bytes: u64) {
         self.slots.fetch_add(slots, Relaxed);
         self.spill_bytes.fetch_add(spill_bytes, Relaxed);
     }
 
-    /// Counts slots that no longer hold bytes. `spill_bytes` of these bytes were in the spill file.
+    /// Counts `slots` slots as no longer held by the session. `spill_bytes` is how many bytes of them lie in the spill
+    /// file.
     pub(crate) fn uncharge(&self, slots: u64, spill_bytes: u64) {
         self.slots.fetch_sub(slots, Relaxed);
         self.spill_bytes.fetch_sub(spill_bytes, Relaxed);

@@ -1,5 +1,4 @@
-//! The service of one connection, from the server's welcome to the end. Requests are answered in the order of their
-//! arrival.
+//! Serves one connection from the end of its handshake until it closes. Answers requests in the order of their arrival.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -30,23 +29,24 @@ pub(crate) struct ServerState {
     pub(crate) store: Arc<Store>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) stop: Arc<Stop>,
-    /// The client end of the door (the socket pair for opening further links). Clients on this host receive it.
+    /// The outer end of the door: a socket pair through which clients of this host open further connections. The server
+    /// sends this end to each same-host client.
     pub(crate) door: OwnedFd,
     pub(crate) spinners: Spinners,
     pub(crate) turns: Turns,
-    /// Time that a connection polls for the next request before it sleeps.
+    /// Time for which a connection's thread polls for the next request before it sleeps.
     pub(crate) spin: Duration,
 }
 
-/// The outcome of one request.
+/// What the server does after it has served one frame.
 enum Served {
     /// The request was answered.
     Fine,
-    /// The peer broke the protocol. The server sends this error to the peer and closes the connection.
+    /// The peer broke the protocol. The server sends it this error and closes the connection.
     Broken { tag: u64, code: ErrorCode, text: &'static str },
 }
 
-/// Serves a welcomed connection until its peer closes it or breaks the protocol, or the server stops.
+/// Serves a connection after its handshake, until the peer closes it or breaks the protocol, or the server stops.
 pub(crate) fn serve(state: &ServerState, socket: &Socket, inbox: Inbox, guest: Guest) -> Result<(), LinkError> {
     let (payload_crc, mut role) = match guest {
         Guest::Session { membership, payload_crc } => (payload_crc, Serving::Session(membership)),
@@ -106,7 +106,7 @@ fn next_header(state: &ServerState, channel: &mut Channel<'_>) -> Result<Option<
     }
 }
 
-/// Polls for bytes for `time`. Returns the number of bytes received, or `None` if no bytes arrived.
+/// Polls the socket for bytes, for at most `time`. Returns the number of bytes received, or `None` if no bytes arrived.
 fn spin(time: Duration, channel: &mut Channel<'_>) -> Option<Result<usize, LinkError>> {
     let start = Instant::now();
     while start.elapsed() < time {
@@ -120,7 +120,7 @@ fn spin(time: Duration, channel: &mut Channel<'_>) -> Option<Result<usize, LinkE
     None
 }
 
-/// Sleeps until the peer sends something or the server is to stop.
+/// Sleeps until bytes arrive from the peer or the server stops.
 fn sleep(state: &ServerState, socket: &Socket) -> Result<(), LinkError> {
     let mut ready = [PollFd::new(socket, PollFlags::IN), PollFd::new(&*state.stop, PollFlags::IN)];
     match rustix::event::poll(&mut ready, None) {
@@ -137,8 +137,8 @@ enum Serving {
 }
 
 impl Serving {
-    /// Prepares for the stop of the server: a same-host session's files keep their bytes, because the client uses them
-    /// until it notices the stop.
+    /// Prepares for the stop of the server. A same-host session's files keep their bytes, because the client may use
+    /// them until it notices the stop.
     fn server_stops(&mut self) {
         if let Serving::Host(session) = self {
             session.leave_files();
@@ -189,7 +189,7 @@ impl Serving {
     }
 }
 
-/// Acknowledges a request. The answer carries the bytes that the server could still hold for the session.
+/// Acknowledges a request. The answer says how many more bytes the server could store for the session.
 fn done(channel: &mut Channel<'_>, kind: Kind, tag: u64, capacity_left: u64) -> Result<(), LinkError> {
     channel.answer_with(Header { offset: capacity_left, ..Header::bare(kind, tag) }, &[])
 }
@@ -205,7 +205,8 @@ fn answer(channel: &mut Channel<'_>, header: &Header, code: ErrorCode, text: &st
     Ok(Served::Fine)
 }
 
-/// Answers a request whose range could not be transferred. Some errors end the connection: the result then says how.
+/// Converts the error of a range. Sends the client an ERROR if the connection can go on. Otherwise returns how the
+/// connection ends.
 fn answer_range(channel: &mut Channel<'_>, header: &Header, e: RangeError) -> Result<Served, LinkError> {
     match e {
         RangeError::Link(e) => Err(e),
@@ -271,7 +272,7 @@ fn attach(state: &ServerState, channel: &mut Channel<'_>, session: &HostSession,
     channel.socket.send_files(&frame.encode(), &files)
 }
 
-/// Receives a request's small payload.
+/// Receives a request's payload, of at most [`CONTROL_MAX`] bytes, and checks its checksum.
 fn payload<'a>(
     channel: &mut Channel<'_>,
     header: &Header,

@@ -1,8 +1,9 @@
-//! The door: a socket pair through which the holder of a same-host link opens further links, without the server's path.
+//! The door: a socket pair through which a same-host client opens further links without the path of the server's
+//! socket.
 //!
-//! A process may enter another root or mount namespace, or give up its rights, and then no longer reach the server's
-//! path. So every same-host client receives the door's client end. The client sends one end of a new socket pair
-//! through the door, and the server serves that end like an accepted connection.
+//! A client that enters another root or mount namespace, or gives up its rights, can no longer reach that path. So the
+//! server sends one end of the pair, the outer end, to every same-host client. The client sends one end of a new socket
+//! pair through the door. The server serves that end like an accepted connection.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,13 +20,14 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Makes a door. Returns the door and its client end.
+    /// Makes a door. Returns its inner end as a [`Door`], and its outer end, which clients receive.
     pub(crate) fn new() -> Result<(Door, OwnedFd), Errno> {
         let (inner, outer) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Door { inner }, outer))
     }
 
-    /// Returns a connection that a client has sent through the door. Fails with `WouldBlock` if none has arrived.
+    /// Returns a connection that a client has sent through the door. If no connection is waiting, returns an error of
+    /// kind `WouldBlock` at once.
     pub(crate) fn accept(&self) -> io::Result<OwnedFd> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -37,7 +39,7 @@ impl Door {
             _ => None,
         });
         let file = files.by_ref().flatten().next();
-        // If the message carried no file, the message is lost, and the caller gets an error.
+        // `recvmsg` has removed the message from the queue, so a message without a file is reported only once.
         file.ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, "a message without a socket came through the door")
         })

@@ -1,16 +1,17 @@
-//! A set of numbers, stored as runs of consecutive numbers. The free and the granted slots of a same-host session are
-//! such sets.
+//! A set of slot numbers, stored as runs of adjacent numbers. The same-host link keeps its free and its granted slots
+//! in sets of this type.
 
 use std::collections::BTreeMap;
 
-/// Maps the first number of each run to the run's length. Runs do not overlap, and no run is adjacent to the next.
+/// A set of numbers. Maps the first number of each run to the run's length. Runs are disjoint, and no run is adjacent
+/// to the next.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extents {
     runs: BTreeMap<u32, u32>,
 }
 
 impl Extents {
-    /// Returns how many numbers are in the set.
+    /// Returns how many numbers the set contains.
     pub(crate) fn total(&self) -> u64 {
         self.runs.values().map(|count| u64::from(*count)).sum()
     }
@@ -20,7 +21,7 @@ impl Extents {
         self.runs.iter().map(|(first, count)| (*first, *count))
     }
 
-    /// Returns the parts `(first, count)` of a run that are not in the set.
+    /// Returns the parts `(first, count)` of the given run that are not in the set.
     pub(crate) fn missing(&self, first: u32, count: u32) -> Vec<(u32, u32)> {
         let (mut at, end) = (u64::from(first), u64::from(first) + u64::from(count));
         let mut missing = Vec::new();
@@ -39,7 +40,8 @@ impl Extents {
         missing
     }
 
-    /// Adds a run of numbers that are not in the set, and joins it with adjacent runs.
+    /// Adds a run of numbers to the set, and joins the run with adjacent runs. None of the numbers may be in the set
+    /// yet.
     pub(crate) fn insert(&mut self, first: u32, count: u32) {
         let (mut first, mut count) = (first, count);
         let before = self.runs.range(..first).next_back().map(|(start, n)| (*start, *n));
@@ -54,7 +56,7 @@ impl Extents {
         self.runs.insert(first, count);
     }
 
-    /// Removes a run if all its numbers are in the set. Otherwise removes nothing and returns false.
+    /// Removes the run if it is not empty and all its numbers are in the set. Returns whether it removed the run.
     pub(crate) fn remove(&mut self, first: u32, count: u32) -> bool {
         let Some((&start, &n)) = self.runs.range(..=first).next_back() else { return false };
         let (end, run_end) = (u64::from(first) + u64::from(count), u64::from(start) + u64::from(n));
@@ -71,8 +73,8 @@ impl Extents {
         true
     }
 
-    /// Removes the run with the lowest numbers, but at most `count_max` numbers from its start. Returns the removed
-    /// run.
+    /// Removes the run with the lowest numbers, but at most the first `count_max` numbers of that run. Returns the
+    /// removed run `(first, count)`, or `None` if the set is empty or `count_max` is 0.
     pub(crate) fn take(&mut self, count_max: u32) -> Option<(u32, u32)> {
         let (&first, &n) = self.runs.iter().next().filter(|_| count_max > 0)?;
         let count = n.min(count_max);

@@ -15,26 +15,26 @@ use crate::host::HostSession;
 use crate::registry::{Membership, Registry};
 use crate::shared::Store;
 
-/// The role of a welcomed connection, with the session that it serves.
+/// The role of a connection after a successful handshake, with its session.
 pub(crate) enum Guest {
-    /// READ, WRITE and DISCARD on the far space of a session.
+    /// The client sends READ, WRITE and DISCARD requests for the far space of a session.
     Session { membership: Membership, payload_crc: bool },
-    /// STATUS and SESSIONS only, without a session.
+    /// The connection has no session. The client may only request STATUS and SESSIONS, or ping the server.
     Control,
-    /// The same-host link of a session.
+    /// The connection is a session's same-host link, over which the client receives the session's files.
     Host(Box<HostSession>),
 }
 
-/// The facts by which the server judges a new connection.
+/// The parts of the server that the handshake of a connection uses.
 pub(crate) struct Host<'a> {
     pub(crate) key: Option<&'a Key>,
     pub(crate) store: &'a Arc<Store>,
     pub(crate) registry: &'a Arc<Registry>,
-    /// Whether the connection uses an AF_UNIX socket, through which files can be passed.
+    /// Whether the connection is an AF_UNIX socket. Only such a socket can pass files to the client.
     pub(crate) is_unix: bool,
 }
 
-/// Why a connection was not welcomed.
+/// Why the server did not welcome a connection.
 pub(crate) enum NoGuest {
     /// The server refused the connection and sent the client the reason.
     Refused(String),
@@ -52,13 +52,15 @@ fn no<T>(reason: impl Into<String>) -> Result<T, NoGuest> {
     Err(NoGuest::Refused(reason.into()))
 }
 
-/// Welcomes or refuses a new connection, within a few seconds.
+/// Does the server's side of the handshake. Returns the role of the connection, or why the server did not welcome it.
+/// Takes a few seconds at most.
 pub(crate) fn greet(socket: &Socket, inbox: &mut Inbox, host: &Host<'_>) -> Result<Guest, NoGuest> {
     let result = try_greet(socket, inbox, host);
     let reason = match &result {
         Ok(_) => return result,
         Err(NoGuest::Refused(reason)) => reason.clone(),
-        // A client of another version can still read the header of the refusal, which tells it this server's version.
+        // The server also answers a client of another wire version. The client finds this server's version in the
+        // header of the answer.
         Err(NoGuest::Link(e @ (LinkError::Version { .. } | LinkError::Garbage { .. }))) => format!("not a hello: {e}"),
         Err(NoGuest::Link(_)) => return result,
     };
@@ -68,10 +70,10 @@ pub(crate) fn greet(socket: &Socket, inbox: &mut Inbox, host: &Host<'_>) -> Resu
     result
 }
 
-/// Longest time that a failed connection stays open so that its closing message arrives.
+/// Longest time that the server waits for the client to receive a closing message, before it closes the connection.
 pub(crate) const CLOSING_WAIT: std::time::Duration = std::time::Duration::from_millis(500);
 
-/// Returns the longest beginning of `text` that has at most `max` bytes and ends at a character boundary.
+/// Returns the longest prefix of `text` that has at most `max` bytes and ends at a character boundary.
 fn cut(text: &str, max: usize) -> &str {
     let end = (0..=max.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]

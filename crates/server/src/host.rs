@@ -1,9 +1,9 @@
-//! The same-host link: one memfd and one spill file for each family of sessions. The server hands the files to the
-//! clients, which copy pages by themselves.
+//! The same-host link. Each family of sessions (a session and its clones) has one memfd and one spill file. The server
+//! passes the files to the clients, which copy pages to and from the files by themselves.
 //!
-//! The server grants runs of slots within its limits and takes them back. It never reads their bytes. A clone is
-//! granted the same slots as its original session. Both sessions only read these slots, and write to slots of their
-//! own. A slot is free once no session of the family holds it.
+//! The server grants runs of slots within its limits and takes them back. The server never reads the bytes of slots. A
+//! clone is granted the same slots as its original session. Both sessions only read the shared slots, and write to
+//! slots of their own. A slot is free once no session of the family holds it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,7 +24,8 @@ use crate::extents::Extents;
 use crate::registry::{HostMembership, Registry};
 use crate::shared::Store;
 
-/// The sessions that share one pair of files: a session that was opened anew, its clones, and their clones.
+/// The sessions that share one memfd and one spill file. These are a session that is not a clone, its clones, and the
+/// clones of its clones.
 pub(crate) struct Family {
     store: Arc<Store>,
     slot_size: u32,
@@ -37,11 +38,12 @@ pub(crate) struct Family {
 struct Slots {
     free: Files,
     granted: HashMap<u64, Files>,
-    /// Slots that the system refused to empty. They stay counted and are granted to nobody until the family ends.
+    /// Slots whose bytes could not be removed from their file. They count as used and are granted to no session until
+    /// the family ends.
     stuck: Vec<(Place, u32)>,
 }
 
-/// A set of slots in each of the two files.
+/// A set of slots of the memfd, and a set of slots of the spill file.
 #[derive(Clone, Default)]
 struct Files {
     memory: Extents,
@@ -57,14 +59,14 @@ impl Files {
     }
 }
 
-/// A same-host session. Dropping it frees the slots that no other session of its family holds.
+/// A same-host session. Dropping it frees its slots that no other session of its family holds.
 pub(crate) struct HostSession {
     membership: HostMembership,
     family: Arc<Family>,
     leaves_files: bool,
 }
 
-/// Why slots could not be taken back.
+/// Why the server could not take back slots from a session.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ReturnError {
     /// The session does not hold the run.
@@ -77,9 +79,9 @@ impl Family {
     fn new(slot_size: u32, store: &Arc<Store>) -> io::Result<Family> {
         let count = u32::try_from(store.memory.limit_bytes() / u64::from(slot_size)).unwrap_or(u32::MAX);
         let memfd = rustix::fs::memfd_create("hanare-slots", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        // The file has the size of the whole limit from the start, because unwritten parts need no memory. A client
-        // maps the file only once. The seals prevent clients from shortening the file, so an access to the mapping
-        // cannot fail.
+        // The file has the size of the memory limit from the start, so that a client maps it only once. Parts without
+        // granted slots take no memory. The seals forbid truncating the file, which would make accesses through a
+        // mapping fail.
         rustix::fs::ftruncate(&memfd, u64::from(count) * u64::from(slot_size))?;
         rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let spill = store.spill.as_ref().map(|dir| dir.open_file()).transpose()?;
@@ -109,16 +111,17 @@ impl Family {
         }
     }
 
-    /// Grants up to `wanted` slots in memory to the session `id`, and adds them to `runs`. Returns how many slots.
+    /// Grants up to `wanted` slots in memory to the session `id`, and adds them to `runs`. Returns how many slots it
+    /// granted.
     fn grant_memory(&self, slots: &mut Slots, id: u64, wanted: u32, runs: &mut Vec<Grant>) -> u32 {
         let reserved = self.store.memory.reserve(self.bytes(wanted), u64::from(self.slot_size));
-        // The number is at most `wanted`, so it fits into 32 bits.
+        // At most `wanted` slots are reserved, so their number fits into 32 bits.
         let mut left = (reserved / u64::from(self.slot_size)) as u32;
         let mut granted = 0;
         while left > 0 && runs.len() < GRANT_RUNS_MAX {
             let Some((first_slot, count)) = slots.free.memory.take(left) else { break };
-            // The server allocates the memory before the grant, so this process is charged for it and not the client.
-            // The client never waits for the memory, and never gets a SIGBUS because the system has none left.
+            // Allocates the memory of the slots now, so that the system charges it to this process instead of the
+            // client. The client then never waits for memory, and gets no SIGBUS if the system runs out of memory.
             let (at, bytes) = (self.bytes(first_slot), self.bytes(count));
             let fill = || rustix::fs::fallocate(&self.memfd, FallocateFlags::empty(), at, bytes);
             if retry_on_intr(fill).is_err() {
@@ -153,8 +156,8 @@ impl Family {
         }
     }
 
-    /// Reserves disk space for a run of slots. If the disk is nearly full, halves the run until there is space for it.
-    /// Returns the number of slots with space.
+    /// Claims disk space for the first slots of a run. If the disk has no space for the whole run, tries half as many
+    /// slots, and so on. Returns for how many slots it claimed space.
     fn claim_spill(&self, first_slot: u32, count: u32) -> u32 {
         let (Some(dir), Some(file)) = (&self.store.spill, &self.spill) else { return 0 };
         let mut count = count;
@@ -164,7 +167,7 @@ impl Family {
         count
     }
 
-    /// Empties and frees those slots of a run that no session holds any more. A slot that cannot be emptied is not
+    /// Empties and frees the slots of a run that no session holds any more. Slots that cannot be emptied are not
     /// granted again.
     fn free(&self, slots: &mut Slots, place: Place, run: (u32, u32)) -> Result<(), Errno> {
         let mut result = Ok(());
@@ -183,8 +186,8 @@ impl Family {
         result
     }
 
-    /// Makes a part of a file read as zeroes. Returns the part's space to the file system, if the file system can punch
-    /// holes.
+    /// Makes a part of a file read as zeroes. Punches a hole, which frees the part's space. In a spill file whose file
+    /// system cannot punch holes, writes zeroes instead.
     fn empty(&self, place: Place, at: u64, bytes: u64) -> Result<(), Errno> {
         let Some(file) = self.file(place) else { return Ok(()) };
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -226,7 +229,7 @@ fn write_zeroes(file: &File, at: u64, bytes: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Returns the parts of a run that are granted to no session.
+/// Returns the parts `(first, count)` of a run that are granted to no session.
 fn unclaimed(granted: &mut HashMap<u64, Files>, place: Place, run: (u32, u32)) -> Vec<(u32, u32)> {
     granted.values_mut().fold(vec![run], |parts, files| {
         let theirs = files.of(place);
@@ -241,8 +244,8 @@ impl HostSession {
         Ok(HostSession { membership, family, leaves_files: false })
     }
 
-    /// Opens a clone of the session `of`, which is granted the same slots. The caller must give that session's `token`.
-    /// Returns `None` if there is no such session.
+    /// Opens a clone of the session `of`. The clone is granted the same slots as `of`. Returns `None` if `of` is not
+    /// open, or if `token` or the slot size differs from that of `of`.
     pub(crate) fn open_clone(
         owner: SessionOwner,
         of: u64,
@@ -278,14 +281,14 @@ impl HostSession {
         self.family.file(Place::Spill)
     }
 
-    /// Keeps the bytes of the session's slots when the session ends, because its client may not have noticed yet that
-    /// the server is stopping.
+    /// Makes the session keep the bytes of its slots when it ends. This is called when the server stops, because the
+    /// client may use the slots until it notices the stop.
     pub(crate) fn leave_files(&mut self) {
         self.leaves_files = true;
     }
 
-    /// Grants up to `wanted` slots within the quota, first in memory and then in the spill file. Returns no runs when
-    /// no slot is left.
+    /// Grants up to `wanted` slots within the quota, first in memory and then in the spill file. Returns the granted
+    /// runs, or an empty list when no slot is left.
     pub(crate) fn grant(&mut self, wanted: u32) -> Vec<Grant> {
         let wanted = wanted.min(u32::try_from(self.account().slots_allowed()).unwrap_or(u32::MAX));
         let mut runs = Vec::new();
@@ -300,8 +303,8 @@ impl HostSession {
         runs
     }
 
-    /// Takes back a run of slots. Empties the slots that no other session of the family holds, so that they read as
-    /// zeroes when they are granted again.
+    /// Takes a run of slots back from the session. Empties the slots that no other session of the family holds, so that
+    /// they read as zeroes when they are granted again.
     pub(crate) fn take_back(&mut self, run: Grant) -> Result<(), ReturnError> {
         let mut slots = self.family.slots();
         let mine = slots.granted.entry(self.membership.id()).or_default().of(run.place);
@@ -318,14 +321,14 @@ impl Drop for HostSession {
     fn drop(&mut self) {
         let mut slots = self.family.slots();
         let Some(mut mine) = slots.granted.remove(&self.membership.id()) else { return };
-        // If this is the family's last session, its files are closed and not emptied, because a process that still maps
-        // them must not read zeroes. The kernel frees their space when no descriptor or mapping of them is left.
+        // The slots of a family's last session are not emptied, because a process that still maps the files must not
+        // read zeroes. The kernel frees the files when their last descriptor or mapping is gone.
         let empties = !self.leaves_files && !slots.granted.is_empty();
         for place in [Place::Memory, Place::Spill] {
             for run in mine.of(place).runs() {
                 if empties {
-                    // A failure cannot be reported, because the session has ended. Slots that cannot be emptied stay
-                    // recorded until the family ends.
+                    // The client is gone, so an error cannot be reported to it. `Family::free` records the slots that
+                    // could not be emptied.
                     let (Ok(()) | Err(_)) = self.family.free(&mut slots, place, run);
                 } else {
                     let count = unclaimed(&mut slots.granted, place, run).iter().map(|(_, n)| u64::from(*n)).sum();

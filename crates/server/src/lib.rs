@@ -1,16 +1,17 @@
-//! The Hanare memory server as a library: it holds the far pages of programs in memory and, past a limit, in a spill
-//! file.
+//! The Hanare memory server as a library. It stores the far (evicted) pages of programs in memory. Pages beyond a
+//! memory limit go to a spill file.
 //!
-//! The server works with frames (the messages of `hanare-wire`) and slots (fixed-size pieces of storage). It does not
-//! know pages, policies or programs. One thread serves each connection. A session owns its slots and ends with its last
-//! connection.
+//! The server receives and sends frames (the messages of `hanare-wire`), and stores bytes in slots of a fixed size. It
+//! knows no paging policy, and does not know what a program uses a slot for. One thread serves each connection. A
+//! session owns its slots, and ends when its last connection ends.
 //!
 //! - `memory`: the budget, and the 2 MiB blocks that are divided into slots; `spill`: the spill files.
 //! - `pool`: the slots of a session and its clones; `table`: which slot holds which part of a session's far space;
-//!   `session`, `registry`: the sessions, which own the tables.
-//! - `connection`, `transfer`: serving READ, WRITE and DISCARD; `host`, `extents`: the same-host link.
-//! - `listen`, `greeting`: accepting connections and deciding which clients may connect; `account`: the slots and
-//!   transferred bytes of each session, and its quota.
+//!   `session`, `registry`: the sessions.
+//! - `connection`, `transfer`: serving READ, WRITE and DISCARD; `host`, `extents`: the same-host link, over which
+//!   clients map files of the server.
+//! - `listen`, `greeting`: accepting connections, and their handshake; `account`: what each session holds and
+//!   transfers, and its quota.
 //! - `turns`: fair service; `upkeep`: rates, and returning memory to the system.
 #![forbid(unsafe_code)]
 

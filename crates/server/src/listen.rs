@@ -1,4 +1,4 @@
-//! Accepts connections: the listening sockets, one thread for each connection, and the orderly stop.
+//! Accepts connections, starts one thread for each connection, and stops the server in an orderly way.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -30,51 +30,53 @@ use crate::spill::SpillDir;
 use crate::turns::Turns;
 use crate::upkeep;
 
-/// Time that a stopping server waits for its connections to end before it closes them.
+/// Longest time that a stopping server waits for its connections to end. Then it shuts them down.
 const DRAIN: Duration = Duration::from_secs(4);
 /// Pause between two checks of whether the connections have ended.
 const DRAIN_STEP: Duration = Duration::from_millis(5);
-/// Longest time for telling one client that there is no room for its connection. Other new connections wait meanwhile.
+/// Longest time that the server spends on refusing one connection when all connections are in use. Other new
+/// connections wait during that time.
 const TURNING_AWAY: Duration = Duration::from_millis(20);
-/// Time after which a connection that has not completed its handshake may be cut when a new connection needs its place.
+/// Least age at which a connection without a completed handshake may be closed to make room for a new connection.
 const GREETING: Duration = Duration::from_millis(100);
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Receives the server's log, line by line.
+/// The function that receives each line of the server's log.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// The settings of a server.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// The addresses to listen on: TCP addresses (port 0 means any free port) and AF_UNIX paths.
+    /// The TCP addresses and AF_UNIX paths on which the server listens. For TCP port 0, the system chooses a free port.
     pub listen: Vec<Endpoint>,
-    /// The memory limit for far pages, in bytes. Without a spill directory, it must be at least 2 MiB.
+    /// The memory limit for far pages, in bytes. Without a spill directory, the limit must be at least 2 MiB.
     pub memory: u64,
-    /// Returns how many bytes the system could give. The server asks regularly and hands out no more than that. If this
-    /// is `None`, only the limit applies.
+    /// Returns how many bytes of memory the system could still give. The server calls this function regularly, and
+    /// hands out no more memory than that. If it is `None`, only `memory` limits the server.
     pub available: Option<Available>,
-    /// The directory for pages that do not fit into memory. If this is `None`, no page spills.
+    /// The directory for pages that do not fit into memory. If it is `None`, the server stores pages in memory only.
     pub spill: Option<PathBuf>,
     /// Bytes that the server leaves free on the spill directory's disk.
     pub spill_margin: u64,
-    /// The key that clients must hold. Without a key, the server listens on loopback addresses and AF_UNIX paths only.
+    /// The key that clients must prove to hold. Without a key, the server listens only on loopback addresses and
+    /// AF_UNIX paths.
     pub key: Option<Key>,
-    /// Time that a connection polls for the next request before it sleeps.
+    /// Time for which a connection's thread polls for the next request before it sleeps.
     pub spin: Duration,
-    /// Most connections at a time.
+    /// Largest number of open connections.
     pub connections_max: usize,
-    /// Most bytes that each session may hold. `None` means no quota.
+    /// Most bytes that each session may hold. `None` means no limit.
     pub client_quota: Option<u64>,
-    /// Time that unused memory is kept before it goes back to the system.
+    /// Time for which the server keeps unused memory before it returns the memory to the system.
     pub keep_free: Duration,
     /// Receives the lines of the server's log.
     pub log: Log,
 }
 
 impl ServerConfig {
-    /// Returns the defaults: no check of the system's memory, no spill, no key, no quota, 1 GiB of disk left free, no
-    /// log.
+    /// Returns the default settings, without a check of the system's memory, a spill directory, a key, a quota or a
+    /// log. The spill margin is 1 GiB.
     pub fn new(listen: Vec<Endpoint>, memory: u64) -> ServerConfig {
         ServerConfig {
             listen,
@@ -92,14 +94,14 @@ impl ServerConfig {
     }
 }
 
-/// Why a server could not start or continue.
+/// Why a server could not start, or had to end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
     /// The settings name no address to listen on.
     #[error("no address to listen on; give --listen ADDRESS")]
     NoAddress,
-    /// The server cannot listen on this address.
+    /// The server cannot listen on the address.
     #[error("cannot listen on {endpoint}: {source}; {}", listen_advice(source))]
     Listen {
         /// The address.
@@ -107,13 +109,13 @@ pub enum ServerError {
         /// The system's error.
         source: io::Error,
     },
-    /// There is no key, and anyone on the network could use the server at this address.
+    /// The settings contain no key, so anyone on the network could use the server at this address.
     #[error("will not listen on {endpoint} without a key: others on the network could reach it; give --key FILE")]
     NoKey {
         /// The address, which others can reach.
         endpoint: Endpoint,
     },
-    /// The memory limit is smaller than a block, and there is no spill directory.
+    /// The memory limit is smaller than one block (2 MiB), and there is no spill directory.
     #[error("a memory limit of {memory} bytes holds nothing; give at least 2 MiB of --memory, or --spill DIR")]
     NoMemory {
         /// The memory limit, in bytes.
@@ -127,7 +129,7 @@ pub enum ServerError {
         /// The system's error.
         source: io::Error,
     },
-    /// A system call failed.
+    /// A call of the operating system failed.
     #[error("{what} failed: {source}")]
     Io {
         /// The call that failed.
@@ -153,7 +155,8 @@ pub struct StopHandle {
 }
 
 impl StopHandle {
-    /// Makes the server answer the requests that have arrived, close its connections and return, within 5 s.
+    /// Stops the server. The server answers the requests that have arrived, closes its connections, and returns from
+    /// [`Server::run`] within 5 s.
     pub fn stop(&self) {
         self.stop.stop();
     }
@@ -190,7 +193,7 @@ impl Listener {
     }
 }
 
-/// A memory server that already listens and does not serve yet.
+/// A memory server that listens but does not serve yet. [`Server::run`] serves.
 pub struct Server {
     listeners: Vec<Listener>,
     state: Arc<ServerState>,
@@ -200,7 +203,7 @@ pub struct Server {
     log: Log,
 }
 
-/// A connection's thread, and the connection's socket. Closing the socket makes the thread end.
+/// A connection's thread, and its socket. The thread ends when the socket is shut down.
 struct Running {
     socket: Arc<Socket>,
     thread: JoinHandle<()>,
@@ -210,7 +213,7 @@ struct Running {
 }
 
 impl Server {
-    /// Listens on every address. The server takes memory only as clients need it.
+    /// Makes a server that listens on every address of `config`. The server allocates memory only when clients need it.
     pub fn bind(config: ServerConfig) -> Result<Server, ServerError> {
         if config.listen.is_empty() {
             return Err(ServerError::NoAddress);
@@ -277,10 +280,10 @@ impl Server {
         let result = self.accept_until_stopped(&mut running);
         let Server { listeners, state, .. } = self;
         drop(listeners);
-        // If the accept loop failed, the connections must end too.
+        // The connections must also end if the accept loop ended with an error.
         state.stop.stop();
         drain(running);
-        // A panic in the upkeep thread has already been reported on stderr.
+        // `join` fails only if the upkeep thread panicked. The panic has been reported on stderr.
         let _ = upkeep.join();
         result
     }
@@ -328,8 +331,8 @@ impl Server {
             if let Err(e) = connection_life(&state, key.as_ref(), &theirs, is_unix, &welcome) {
                 log(&format!("{peer}: {e}"));
             }
-            // Closes the connection now. Dropping `theirs` is not enough, because the accepting thread still holds the
-            // socket.
+            // The accepting thread holds another reference to the socket. Without this call, the peer would see no end
+            // of the connection until the accepting thread drops that reference.
             theirs.sever();
         };
         match std::thread::Builder::new().name("hanare-serve".into()).spawn(life) {
@@ -342,14 +345,15 @@ impl Server {
     }
 }
 
-/// Makes room for a new connection by closing the oldest one that has not completed its handshake within [`GREETING`].
-/// If that time has not passed yet, waits for its end. Returns false if every connection has completed its handshake.
+/// Makes room for a new connection by closing the oldest connection that has not completed its handshake. Waits until
+/// that connection is [`GREETING`] old, and keeps other new connections waiting meanwhile. Returns false when every
+/// connection has completed its handshake.
 fn drop_a_stranger(running: &mut Vec<Running>) -> bool {
     let is_stranger = |running: &Running| !running.is_welcome.load(Acquire);
     while let Some(at) = running.iter().position(is_stranger) {
         std::thread::sleep(GREETING.saturating_sub(running[at].since.elapsed()));
         if is_stranger(&running[at]) {
-            // The thread of the closed connection notices the end at its next call and ends by itself.
+            // The connection's thread ends by itself, because its next call on the socket fails.
             running.remove(at).socket.sever();
             return true;
         }
@@ -357,14 +361,14 @@ fn drop_a_stranger(running: &mut Vec<Running>) -> bool {
     false
 }
 
-/// Tells a client that there is no room, without giving its connection a thread.
+/// Refuses a connection for lack of room, and sends the client `reason`. Runs in the accepting thread.
 fn turn_away(socket: &Socket, reason: &str) {
     if send_control(socket, Kind::Refused, 0, reason.as_bytes()).is_ok() {
         socket.finish(TURNING_AWAY);
     }
 }
 
-/// Runs a connection from its handshake to its end. The text of an error goes to the log.
+/// Runs a connection from its handshake to its end. Returns an error as a text for the log.
 fn connection_life(
     state: &ServerState,
     key: Option<&Key>,
@@ -380,8 +384,8 @@ fn connection_life(
             serve(state, socket, inbox, guest).map_err(|e| e.to_string())
         }
         Err(NoGuest::Refused(reason)) => Err(format!("refused: {reason}")),
-        // The texts of these errors are written for clients: they name the memory server as the cause. So the server's
-        // log uses other texts.
+        // `LinkError` words the next three errors for clients, as faults of the memory server. The log of the server
+        // needs texts in which the client is at fault.
         Err(NoGuest::Link(LinkError::Silent { seconds })) => {
             Err(format!("not welcomed: it said nothing for {seconds} s"))
         }
@@ -391,7 +395,7 @@ fn connection_life(
     }
 }
 
-/// Waits for the connections to end by themselves. After [`DRAIN`], closes the remaining ones.
+/// Waits up to [`DRAIN`] until all connections have ended. Then shuts the remaining connections down.
 fn drain(mut running: Vec<Running>) {
     let end = Instant::now() + DRAIN;
     while !running.is_empty() && Instant::now() < end {
@@ -400,7 +404,7 @@ fn drain(mut running: Vec<Running>) {
     }
     for connection in running {
         connection.socket.sever();
-        // A panic in the connection's thread has already been reported on stderr and concerns no other connection.
+        // `join` fails only if the connection's thread panicked. The panic has been reported on stderr.
         let _ = connection.thread.join();
     }
 }

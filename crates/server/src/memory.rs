@@ -1,12 +1,12 @@
 //! The memory budget of the whole server, and the blocks that are divided into slots.
 //!
-//! A block that a session gives back stays mapped for a while, for the next session that needs a block. The block keeps
-//! its old bytes, and its next owner must not show them to its client. A block that stays free goes back to the system
-//! ([`Memory::shrink`]).
+//! A block that a session gives back stays mapped for a while. The next session that needs a block uses this block. The
+//! block keeps its old bytes, so its next owner must never send them to a client. A block that stays free goes back to
+//! the system ([`Memory::shrink`]).
 //!
-//! The operator sets the limit, but the system may have less memory than that. If the system runs out of memory, it
-//! kills a process that writes to pages it was granted. So the server regularly asks the system how much it could give,
-//! and hands out no more than that.
+//! The operator sets the limit, but the system may have less memory than that. When memory runs out, the system kills a
+//! process that writes to its mapped pages. So the server regularly asks the system how much memory is available, and
+//! hands out no more than that.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,21 +19,22 @@ use memmap2::MmapMut;
 
 /// Bytes that are left to the system, for other processes and for the server's own tables.
 const SYSTEM_MARGIN_BYTES: u64 = 64 << 20;
-/// Most bytes handed out between two checks of the system's free memory.
+/// Most bytes that are handed out between two checks of the available memory.
 const LOOK_BYTES: u64 = 64 << 20;
-/// Time after which the result of a check is too old.
+/// Time after which the result of a check of the available memory is out of date.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Size in bytes of an address range that is kept reserved. The range is released when the system refuses memory, so
-/// that the server can still allocate small amounts for itself.
+/// that the server can still allocate memory for its tables.
 const RESERVE_BYTES: usize = 32 << 20;
 
-/// Returns how many bytes the system could give without harm, or `None` if that is not known.
+/// A function that returns how many bytes of memory the system could give without harm. It returns `None` if the number
+/// is unknown.
 pub type Available = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
 
 /// Size of a block in bytes. The kernel can back a block with one huge page.
 pub(crate) const BLOCK_BYTES: usize = 2 << 20;
 
-/// A block of memory. Its lock is held only while bytes are copied, never while waiting for a peer.
+/// A block of memory. A thread holds the block's lock only while it copies bytes, and never while it waits for a peer.
 pub(crate) struct Block {
     bytes: Mutex<MmapMut>,
 }
@@ -44,11 +45,11 @@ impl Block {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the memory outside `used` to the system, so that it reads as zeroes. The bytes in `used` stay. Returns
-    /// false if the system has no memory for the new mapping to which those bytes are copied.
+    /// Returns the memory outside the ranges `used` to the system, so that the bytes outside `used` read as zeroes.
+    /// Copies the bytes in `used` to a new mapping. Returns false if the system refuses the new mapping.
     pub(crate) fn trim(&self, used: impl Iterator<Item = Range<usize>>) -> bool {
         let Ok(mut fresh) = MmapMut::map_anon(BLOCK_BYTES) else { return false };
-        // If the new mapping used huge pages, writing one byte to it would allocate all 2 MiB.
+        // With huge pages, the first write would allocate all 2 MiB.
         let _ = fresh.advise(memmap2::Advice::NoHugePage);
         let mut bytes = self.lock();
         for range in used {
@@ -65,7 +66,7 @@ pub(crate) struct Lease {
     pub(crate) zeroed: bool,
 }
 
-/// The bytes that the system could give when it was last asked.
+/// The result of the last check of how much memory the system could give.
 struct System {
     available: Option<Available>,
     bytes: u64,
@@ -93,10 +94,11 @@ impl System {
         self.approved = self.bytes.min(LOOK_BYTES);
     }
 
-    /// Counts up to `wanted` bytes as handed out, as far as the system can give them. Returns the number of bytes.
+    /// Counts up to `wanted` bytes as handed out, if the system can give them. Returns how many bytes it counted.
     fn take(&mut self, wanted: u64) -> u64 {
         let is_old = self.looked.elapsed() >= LOOK_EVERY;
-        // If the last check found no memory left, the system is not asked again before `LOOK_EVERY` has passed.
+        // If the last check found no bytes beyond `approved`, the system is not asked again before [`LOOK_EVERY`] has
+        // passed.
         if is_old || self.approved < wanted && self.bytes > self.approved {
             self.look();
         }
@@ -112,11 +114,11 @@ impl System {
     }
 }
 
-/// The memory budget. All bytes counted against it are either in use by a session or in the list of free blocks.
+/// The memory budget. All bytes counted against the limit are either in sessions or in free blocks.
 pub(crate) struct Memory {
     limit_bytes: u64,
     state: Mutex<State>,
-    /// Bytes that could still be handed out, after the last change of `state`.
+    /// Bytes that could still be handed out, as of the last change of `state`.
     room_bytes: AtomicU64,
 }
 
@@ -135,7 +137,7 @@ impl Memory {
         memory
     }
 
-    /// Asks the system again how much it could give.
+    /// Asks the system again how much memory it could give.
     pub(crate) fn look(&self) {
         let mut state = self.state();
         state.system.look();
@@ -153,7 +155,7 @@ impl Memory {
         self.room_bytes.store(more + free, Relaxed);
     }
 
-    /// Returns the bytes that could still be handed out. Does not wait for a lock.
+    /// Returns how many bytes could still be handed out. Does not wait for a lock.
     pub(crate) fn room_bytes(&self) -> u64 {
         self.room_bytes.load(Relaxed)
     }
@@ -168,7 +170,8 @@ impl Memory {
         (state.used_bytes, (state.free.len() * BLOCK_BYTES) as u64)
     }
 
-    /// Returns a free block if there is one. Otherwise returns a new block, if the limit and the system allow it.
+    /// Returns a free block if there is one. Otherwise returns a new block, or `None` if the limit or the system does
+    /// not allow it.
     pub(crate) fn take_block(&self) -> Option<Lease> {
         let mut state = self.state();
         if let Some((block, _)) = state.free.pop_back() {
@@ -185,7 +188,7 @@ impl Memory {
             self.changed(&state);
             return None;
         };
-        // Huge pages only make copies faster. An old kernel or the system's settings may refuse them.
+        // The system's settings may refuse huge pages. This is harmless, because huge pages only make copies faster.
         let _ = bytes.advise(memmap2::Advice::HugePage);
         state.used_bytes = used_bytes;
         self.changed(&state);
@@ -199,7 +202,7 @@ impl Memory {
         self.changed(&state);
     }
 
-    /// Returns up to `blocks_max` blocks to the system, of those that have been free for at least `idle`.
+    /// Returns blocks to the system that have been free for at least `idle`, but at most `blocks_max` blocks.
     pub(crate) fn shrink(&self, idle: Duration, blocks_max: usize) {
         for _ in 0..blocks_max {
             let mut state = self.state();
@@ -216,8 +219,8 @@ impl Memory {
         }
     }
 
-    /// Counts bytes that the same-host link hands out: the most whole `unit`s that fit, up to `wanted_bytes`. Unmaps
-    /// free blocks to make room. Returns how many bytes it counted.
+    /// Counts bytes against the limit that the same-host link hands out. Counts as many whole `unit`s as fit, up to
+    /// `wanted_bytes`, and unmaps free blocks to make room. Returns how many bytes it counted.
     pub(crate) fn reserve(&self, wanted_bytes: u64, unit: u64) -> u64 {
         let mut state = self.state();
         while state.used_bytes + wanted_bytes > self.limit_bytes && state.free.pop_front().is_some() {
@@ -231,13 +234,14 @@ impl Memory {
         granted
     }
 
-    /// Uncounts bytes that [`Memory::reserve`] counted, after the system refused to give them.
+    /// Stops counting bytes that [`Memory::reserve`] counted, because the system refused to allocate them. Hands out no
+    /// memory before the next check.
     pub(crate) fn refused(&self, bytes: u64) {
         self.state().system.refused();
         self.release(bytes);
     }
 
-    /// Uncounts bytes that [`Memory::reserve`] counted.
+    /// Stops counting bytes that [`Memory::reserve`] counted.
     pub(crate) fn release(&self, bytes: u64) {
         let mut state = self.state();
         state.used_bytes -= bytes;
@@ -303,7 +307,8 @@ mod tests {
         assert_eq!(memory.used_and_free_bytes(), (0, 0));
     }
 
-    /// The server is killed if it hands out more memory than the system has and a client writes to it.
+    /// If the server handed out more memory than the system has, a client's writes would make the system kill the
+    /// server.
     #[test]
     fn no_more_is_handed_out_than_the_system_can_give() {
         let left = Arc::new(AtomicU64::new(SYSTEM_MARGIN_BYTES + 3 * BLOCK));

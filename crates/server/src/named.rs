@@ -1,4 +1,5 @@
-//! A listening socket with a name in the file system. Of existing files, only a stale socket is ever removed.
+//! A listening socket with a path in the file system. An existing file at that path is replaced only if it is a stale
+//! socket, on which nobody listens.
 
 use std::fs::{Metadata, Permissions};
 use std::io;
@@ -6,19 +7,20 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// The longest path, in bytes, that fits an AF_UNIX address with a final zero byte.
+/// Largest length in bytes of an AF_UNIX socket's path. The address also needs a final zero byte.
 const PATH_MAX: usize = 107;
 
-/// A listening AF_UNIX socket. When it is dropped, it removes its name if the name still refers to this socket.
+/// A listening AF_UNIX socket. Dropping it removes the file at `path`, if that file is still this socket.
 pub(crate) struct Named {
     pub(crate) listener: UnixListener,
     pub(crate) path: PathBuf,
-    /// Device and inode of the socket's name; `None` if they could not be read.
+    /// Device and inode number of the socket's file. `None` if they could not be read.
     identity: Option<(u64, u64)>,
 }
 
 impl Named {
-    /// Listens on `path` with a socket that only this user may use. Replaces a socket on which nobody listens any more.
+    /// Listens on `path` with a socket that only this user may use. Replaces a socket at `path` on which nobody listens
+    /// any more.
     pub(crate) fn listen(path: &Path) -> io::Result<Named> {
         let length = path.as_os_str().len();
         if length > PATH_MAX {
@@ -44,14 +46,14 @@ impl Drop for Named {
     fn drop(&mut self) {
         let there = std::fs::symlink_metadata(&self.path).ok();
         if there.is_some_and(|meta| is_socket(&meta) && Some(identity(&meta)) == self.identity) {
-            // Nothing depends on the name any more. If the name cannot be removed, the next server replaces it.
+            // An error is harmless: the next server that listens on this path replaces the stale socket.
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Removes a socket on which no process listens. For any other file, removes nothing and returns `in_use` or a more
-/// exact error.
+/// Removes the socket at `path` if nobody listens on it. Otherwise leaves the file in place, and returns `in_use` or a
+/// more exact error.
 fn remove_stale(path: &Path, in_use: io::Error) -> io::Result<()> {
     let meta = std::fs::symlink_metadata(path)?;
     if !is_socket(&meta) {
@@ -60,7 +62,7 @@ fn remove_stale(path: &Path, in_use: io::Error) -> io::Result<()> {
     }
     // The kernel refuses a connection to a socket on which no process listens any more.
     let is_stale = UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
-    // Another server may have replaced the stale socket since the first look at it.
+    // Another server may have replaced the stale socket since `meta` was read.
     let is_same = std::fs::symlink_metadata(path).is_ok_and(|now| identity(&now) == identity(&meta));
     if is_stale && is_same { std::fs::remove_file(path) } else { Err(in_use) }
 }

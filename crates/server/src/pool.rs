@@ -1,9 +1,10 @@
-//! The slots of a family of sessions: a session that was opened anew, its clones, and their clones.
+//! The slots of a family of sessions. A family is a session that is not a clone, its clones, and the clones of its
+//! clones.
 //!
-//! A session's table stores the places of its slots in groups of 64 ([`Group`]). A clone shares whole groups with its
-//! original, so a clone costs one reference for every 64 slots. When one of the sessions changes a shared group, it
-//! copies the group. Several groups then name the same slot, and the pool counts these owners. The slot is free when
-//! its last owner releases it.
+//! A place says where a slot's bytes are stored, and a [`Group`] holds the places of 64 adjacent slots. A clone begins
+//! with references to the groups of its original, so that cloning costs one reference for every 64 slots. A session
+//! that changes a shared group copies the group first. Both copies then name the same slots, and the pool counts the
+//! owners of each of these slots. A slot becomes free when its last owner releases it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -17,13 +18,13 @@ use crate::memory::{BLOCK_BYTES, Block, Lease};
 use crate::shared::Store;
 use crate::spill::SpillFile;
 
-/// Number of adjacent far slots in a group. A group without slots needs no memory.
+/// Number of slots of far space in a [`Group`]. A session stores no group whose slots are all absent.
 pub(crate) const GROUP: u64 = 64;
-/// Number of slots in a block if the slots have the smallest size. Each slot has one bit in a mask.
+/// Number of slots in a block if the slots have the smallest size. `Held::used` has one bit for each of them.
 const SLOTS_PER_BLOCK_MAX: usize = BLOCK_BYTES / hanare_wire::limits::SLOT_MIN as usize;
 const MASK_WORDS: usize = SLOTS_PER_BLOCK_MAX / 64;
 
-/// The location of the bytes of one far slot (a part of far space with the size of a slot).
+/// Where the bytes of one slot of far space are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
     Absent,
@@ -31,10 +32,10 @@ pub(crate) enum Place {
     Spill { slot: u32 },
 }
 
-/// The places of [`GROUP`] adjacent far slots.
+/// The places of [`GROUP`] adjacent slots of far space.
 pub(crate) type Group = [Place; GROUP as usize];
 
-/// Adjacent bytes of far space that are also adjacent in memory or in the spill file.
+/// A range of far space whose bytes are adjacent in one block or in the spill file.
 pub(crate) enum Run {
     /// No slot holds these bytes.
     Absent { bytes: usize },
@@ -53,27 +54,28 @@ pub(crate) enum NoSlot {
     OverQuota,
 }
 
-/// Adjacent slots for bytes that are about to arrive. No table refers to the slots before the bytes have arrived.
+/// Adjacent slots that were allocated for bytes of a client. No session's table names the slots before the bytes have
+/// arrived.
 pub(crate) struct Taken {
     pub(crate) first: Place,
     /// Number of slots.
     pub(crate) count: usize,
-    /// Whether the slots may hold old bytes.
+    /// Whether the slots may still hold bytes of an earlier use.
     pub(crate) reused: bool,
-    /// The bytes of the slots.
+    /// Where the bytes of the slots lie.
     pub(crate) run: Run,
 }
 
-/// A block of the family, and which of its slots are in use.
+/// A block that the family holds, with a record of the slots in use.
 struct Held {
     block: Arc<Block>,
     zeroed: bool,
     used: [u64; MASK_WORDS],
     used_count: usize,
-    /// Index of the first slot that was not handed out since the family took the block.
+    /// Index of the first slot that has not been handed out since the family took the block.
     carved: usize,
-    /// Time when a slot was last freed; `None` if no slot was freed since the memory of free slots last went back to
-    /// the system.
+    /// Time when a slot of the block was last freed. `None` if no slot was freed since `trim_one` last trimmed the
+    /// block.
     freed: Option<Instant>,
 }
 
@@ -92,7 +94,7 @@ impl Held {
         (0..slots).filter(|index| self.is_used(*index)).map(move |index| index * slot_size..(index + 1) * slot_size)
     }
 
-    /// Checks whether a slot may hold old bytes, of this family or of an earlier owner of the block.
+    /// Checks whether a slot may still hold old bytes of this family or of an earlier owner of the block.
     fn is_reused(&self, index: usize) -> bool {
         !self.zeroed || index < self.carved
     }
@@ -131,12 +133,12 @@ impl Pool {
         BLOCK_BYTES / self.slot_size
     }
 
-    /// Returns the place `n` slots after `first`, in the same block or file.
+    /// Returns the place `n` slots after `first`. The place may lie beyond the end of the block or file.
     pub(crate) fn next_to(first: Place, n: usize) -> Place {
         match first {
             Place::Absent => Place::Absent,
-            // Beyond the block's end, the result has an index that occurs in no table. So it equals no place in a
-            // table.
+            // The index may lie beyond the block's end. No table contains such a place, so it equals no place of a
+            // slot.
             Place::Memory { block, index } => Place::Memory { block, index: index.saturating_add(n as u16) },
             Place::Spill { slot } => Place::Spill { slot: slot.saturating_add(n as u32) },
         }
@@ -162,8 +164,8 @@ impl Pool {
         }
     }
 
-    /// Takes up to `count` adjacent free slots: in memory, or in the spill file if memory is used up. Prefers slots
-    /// that were freed earlier. Returns `None` if both are used up.
+    /// Allocates up to `count` adjacent slots in memory or, when memory is used up, in the spill file. Prefers freed
+    /// slots to slots that were never used. Returns `None` when memory and spill space are used up.
     pub(crate) fn take(&mut self, count: usize) -> Option<Taken> {
         let taken = match self.take_in_memory(count) {
             Some(taken) => taken,
@@ -251,8 +253,8 @@ impl Pool {
         }
     }
 
-    /// Removes an owner from a place. If it was the last owner, the slot becomes free in its block or file. A block
-    /// without used slots goes back to the server.
+    /// Removes an owner from a place. When the last owner is removed, the slot becomes free. A block whose slots are
+    /// all free goes back to the server.
     pub(crate) fn free(&mut self, place: Place) {
         if self.is_shared(place) {
             let more = self.more_owners.entry(place).or_default();
@@ -289,8 +291,8 @@ impl Pool {
     }
 
     /// Returns the memory of one block's free slots to the system. Picks a block that is at least half free and in
-    /// which no slot was freed for `idle`. The slots stay available to the family. Returns false if there is no such
-    /// block, or if the system has no memory for the necessary copy.
+    /// which no slot was freed for `idle`. The family can still allocate the block's free slots. Returns false if no
+    /// block qualifies, or if the system has no memory for the copy of the used slots.
     pub(crate) fn trim_one(&mut self, idle: Duration) -> bool {
         let (slots, slot_size) = (self.slots_per_block(), self.slot_size);
         let is_thin =
@@ -312,8 +314,8 @@ impl Pool {
 }
 
 impl Drop for Pool {
-    /// Gives the blocks back to the server, because the last session of the family has ended. The spill file vanishes
-    /// with its last descriptor.
+    /// Gives the family's blocks back to the server, because the last session of the family has ended. The spill file
+    /// has no name, so the kernel deletes it when its last descriptor is closed.
     fn drop(&mut self) {
         for block in 0..self.blocks.len() as u32 {
             self.remove_block(block);

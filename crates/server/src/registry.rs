@@ -13,7 +13,7 @@ use crate::host::Family;
 use crate::session::Session;
 use crate::shared::Store;
 
-/// Most connections of one session.
+/// Largest number of connections of one session.
 const CONNECTIONS_MAX: usize = 32;
 
 /// The open sessions.
@@ -43,7 +43,7 @@ impl Entry {
 
 /// A connection's membership in its session. The session ends with its last membership.
 ///
-/// The fields are dropped in the order in which they are declared, so a session is counted until its slots are free.
+/// The fields are dropped in the order of their declaration. So the registry counts a session until its slots are free.
 pub(crate) struct Membership {
     session: Arc<Session>,
     _counted: Counted,
@@ -55,7 +55,7 @@ impl Membership {
     }
 }
 
-/// The count of one connection in its session. Dropping this value uncounts the connection.
+/// A connection that is counted in its session until this value is dropped.
 struct Counted {
     registry: Arc<Registry>,
     id: u64,
@@ -79,7 +79,7 @@ struct HostEntry {
     family: Arc<Family>,
 }
 
-/// A same-host session's entry in the registry. The session is counted, and may be cloned, until this value is dropped.
+/// Keeps a same-host session in the registry. The session is counted, and can be cloned, until this value is dropped.
 pub(crate) struct HostMembership {
     registry: Arc<Registry>,
     id: u64,
@@ -104,7 +104,7 @@ impl Registry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of open sessions, including those of the same-host link.
+    /// Returns the number of open sessions, including same-host sessions.
     pub(crate) fn count(&self) -> u64 {
         let state = self.state();
         (state.sessions.len() + state.host_sessions.len()) as u64
@@ -123,12 +123,12 @@ impl Registry {
         list
     }
 
-    /// Returns the open sessions, without those of the same-host link.
+    /// Returns the open sessions, without same-host sessions.
     pub(crate) fn sessions(&self) -> Vec<Arc<Session>> {
         self.state().sessions.values().filter_map(|entry| entry.session.upgrade()).collect()
     }
 
-    /// Updates the transfer rates of every session.
+    /// Updates the transfer rates of every session. `elapsed` is the time since the last update.
     pub(crate) fn tick(&self, elapsed: Duration) {
         let state = self.state();
         let linked = state.sessions.values().map(|entry| &entry.account);
@@ -149,8 +149,8 @@ impl Registry {
         Ok(Membership { session, _counted: counted })
     }
 
-    /// Opens a session that begins with the contents of the open session `of`. The caller must give that session's
-    /// `token`. Returns `None` if there is no such session.
+    /// Opens a clone: a session that begins with the contents of the session `of`. Returns `None` if [`Registry::join`]
+    /// would not let a connection with this `token` and slot size join `of`.
     pub(crate) fn open_clone(
         self: &Arc<Registry>,
         owner: SessionOwner,
@@ -161,8 +161,7 @@ impl Registry {
         let token = random::<TOKEN_BYTES>()?;
         let id = self.next_id();
         let account = Arc::new(Account::in_family(id, owner, original.session().account().spare().clone()));
-        // The clone is made without the registry's lock, because it needs time in proportion to the number of the
-        // session's slots.
+        // Cloning takes time in proportion to the session's slots, so the registry is not locked during it.
         let session = Arc::new(original.session().cloned(id, token, account));
         self.state().sessions.insert(id, Entry::new(&session));
         Ok(Some(Membership { session, _counted: Counted { registry: Arc::clone(self), id } }))
@@ -174,8 +173,8 @@ impl Registry {
         state.last_id
     }
 
-    /// Joins the open session `id`. Returns `None` if `token` or `slot_size` is wrong, or if the session already has
-    /// [`CONNECTIONS_MAX`] connections.
+    /// Adds a connection to the session `id`. Returns `None` if the session is not open, if its token or slot size
+    /// differs, or if it has [`CONNECTIONS_MAX`] connections.
     pub(crate) fn join(self: &Arc<Registry>, id: u64, token: &[u8; TOKEN_BYTES], slot_size: u32) -> Option<Membership> {
         let mut state = self.state();
         let entry = state.sessions.get_mut(&id)?;
@@ -202,7 +201,8 @@ impl Registry {
         Ok(HostMembership { registry: Arc::clone(self), id, token, account })
     }
 
-    /// Returns the family of the open same-host session `id`. The caller must give that session's `token`.
+    /// Returns the family of the same-host session `id`. Returns `None` if the session is not open or has another
+    /// token.
     pub(crate) fn host_family(&self, id: u64, token: &[u8; TOKEN_BYTES]) -> Option<Arc<Family>> {
         let state = self.state();
         let entry = state.host_sessions.get(&id).filter(|entry| is_token(&entry.token, token))?;
@@ -210,7 +210,7 @@ impl Registry {
     }
 }
 
-/// Checks whether `shown` equals `token`. Compares every byte, so the time needed reveals nothing about the token.
+/// Checks whether `shown` equals `token`. Compares every byte, so that the duration reveals nothing about the token.
 fn is_token(token: &[u8; TOKEN_BYTES], shown: &[u8; TOKEN_BYTES]) -> bool {
     token.iter().zip(shown).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }

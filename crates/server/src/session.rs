@@ -1,4 +1,4 @@
-//! A session: the far space of one client process, shared by its connections.
+//! A session: the far space of one client process. All connections of the session use the same far space.
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,13 +11,13 @@ use crate::pool::{NoSlot, Run, Taken};
 use crate::shared::Store;
 use crate::table::Table;
 
-/// The location of a part of far space.
+/// Where a part of far space lies.
 pub(crate) enum Found<T> {
     /// The part lies in memory. The value is the result of the access.
     Memory(T),
     /// The part lies in the spill file: `bytes` bytes at offset `at`.
     Spill { file: Arc<File>, at: u64, bytes: usize },
-    /// The part was never written, for `bytes` bytes.
+    /// No slot holds the part, which is `bytes` bytes long.
     Absent { bytes: usize },
 }
 
@@ -42,7 +42,7 @@ impl Session {
         Session { id, token, slot_size, account, table }
     }
 
-    /// Makes a session that begins with the contents of this one.
+    /// Makes a session that begins with the contents of this session.
     pub(crate) fn cloned(&self, id: u64, token: [u8; TOKEN_BYTES], account: Arc<Account>) -> Session {
         let table = Mutex::new(self.table().cloned(Arc::clone(&account)));
         Session { id, token, slot_size: self.slot_size, account, table }
@@ -60,8 +60,8 @@ impl Session {
         self.table().holds(offset, bytes)
     }
 
-    /// Calls `copy` with bytes that are adjacent in memory: from `offset` on, at most `bytes_max`. `copy` must not wait
-    /// for a peer.
+    /// Calls `copy` with the session's bytes from `offset` on, if they are in memory. `copy` receives the bytes that
+    /// are adjacent in one block, at most `bytes_max`. It must not block.
     ///
     /// The block is locked before the table is unlocked. A freed block's next owner has to lock the block too, so
     /// `copy` never sees the bytes of another session.
@@ -78,8 +78,9 @@ impl Session {
         }
     }
 
-    /// Like [`Session::with_memory`], for bytes that `change` changes. If a clone also holds the slot at `offset`, does
-    /// not call `change`. The error is then the number of bytes from `offset` on that are in such slots.
+    /// Like [`Session::with_memory`], but `change` may write to the bytes. If a clone also holds the slot at `offset`,
+    /// returns an error without a call of `change`. The error is the number of bytes from `offset` on that lie in slots
+    /// which a clone also holds.
     pub(crate) fn with_own_memory<T>(
         &self,
         offset: u64,
@@ -98,7 +99,7 @@ impl Session {
         })
     }
 
-    /// Takes slots for bytes that are about to arrive. No session sees the slots before [`Session::insert`].
+    /// Allocates slots for bytes that are about to arrive. No session can read the slots before [`Session::insert`].
     pub(crate) fn take(&self, count: usize) -> Result<Taken, NoSlot> {
         self.table().take(count)
     }
@@ -111,19 +112,19 @@ impl Session {
         self.table().give_back(taken);
     }
 
-    /// Returns the memory of free slots to the system, for at most `blocks_max` blocks. Such a block is at least half
-    /// free, and no slot of it was freed for `idle`. Returns the number of blocks.
+    /// Returns the memory of free slots to the system, for at most `blocks_max` blocks. Chooses blocks that are at
+    /// least half free and in which no slot was freed for `idle`. Returns the number of these blocks.
     pub(crate) fn trim(&self, idle: Duration, blocks_max: usize) -> usize {
         let mut trimmed = 0;
-        // The table is unlocked after each block, so that other threads wait for the copying of one block at most.
+        // The loop unlocks the table after each block, so other threads wait at most while one block is copied.
         while trimmed < blocks_max && self.table().trim_one(idle) {
             trimmed += 1;
         }
         trimmed
     }
 
-    /// Frees the slots that are wholly within the range. Unlocks the table after each group of slots, so that other
-    /// connections can use it.
+    /// Frees the slots that lie wholly within the range. Unlocks the table after each group, so that other connections
+    /// can use it.
     pub(crate) fn discard(&self, offset: u64, bytes: u64) {
         let end = offset + bytes;
         let mut at = offset;

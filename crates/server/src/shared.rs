@@ -20,12 +20,12 @@ pub(crate) struct Store {
     pub(crate) memory: Memory,
     pub(crate) spill: Option<Arc<SpillDir>>,
     pub(crate) stats: Stats,
-    /// Most bytes that each session may hold; [`NO_QUOTA`] without a quota.
+    /// Most bytes that each session may hold. [`NO_QUOTA`] means no limit.
     pub(crate) client_quota_bytes: u64,
     since: Instant,
 }
 
-/// Counters. [`Status`] documents their meanings.
+/// The server's counters. [`Status`] documents what they count.
 #[derive(Default)]
 pub(crate) struct Stats {
     pub(crate) slots: AtomicU64,
@@ -52,20 +52,22 @@ impl Store {
         })
     }
 
-    /// Returns the bytes that could still be stored for a session. Asks the system and the disk for their free space.
+    /// Returns how many more bytes the server could store for a session. Asks the system and the disk for their free
+    /// space.
     pub(crate) fn capacity_bytes(&self, account: &Account) -> u64 {
         self.memory.look();
         account.capacity_bytes(self.memory.room_bytes().saturating_add(self.spill_free_bytes()))
     }
 
-    /// Returns the bytes that could still be stored for a session, by the last known values of free memory and free
-    /// disk space.
+    /// Returns how many more bytes the server could store for a session. Uses the last known values, and asks neither
+    /// the system nor the disk.
     pub(crate) fn capacity_hint(&self, account: &Account) -> u64 {
         let spill = self.spill.as_ref().map_or(0, |dir| dir.free_bytes_last());
         account.capacity_bytes(self.memory.room_bytes().saturating_add(spill))
     }
 
-    /// Updates the rates of bytes read and written. `elapsed` is the time since the last update.
+    /// Updates the transfer rates and the values of free memory and disk space. `elapsed` is the time since the last
+    /// update.
     pub(crate) fn tick(&self, elapsed: Duration) {
         self.stats.read.tick(elapsed);
         self.stats.write.tick(elapsed);
@@ -100,7 +102,7 @@ impl Store {
     }
 }
 
-/// Keeps the number of polling threads below the number of CPUs, so that they never delay threads that have work.
+/// Keeps the number of polling threads below the number of CPUs, so that polling never delays threads that have work.
 pub(crate) struct Spinners {
     now: AtomicUsize,
     max: usize,
@@ -112,7 +114,7 @@ impl Spinners {
         Spinners { now: AtomicUsize::new(0), max: cpus - 1 }
     }
 
-    /// Runs `spin` if fewer than the allowed number of threads are polling. Otherwise returns the default value at
+    /// Runs `spin` and returns its result. If the allowed number of threads polls already, returns the default value at
     /// once.
     pub(crate) fn run<T: Default>(&self, spin: impl FnOnce() -> T) -> T {
         let more = |now: usize| (now < self.max).then_some(now + 1);
@@ -125,7 +127,7 @@ impl Spinners {
     }
 }
 
-/// The signal that tells every thread of the server to end. Its descriptor becomes readable and stays readable.
+/// The signal that makes every thread of the server end. The descriptor is readable from the signal on.
 pub(crate) struct Stop {
     flag: AtomicBool,
     event: OwnedFd,
@@ -140,8 +142,8 @@ impl Stop {
 
     pub(crate) fn stop(&self) {
         self.flag.store(true, Release);
-        // This write fails only after 2^64 - 2 calls, because the counter would overflow. The descriptor is readable
-        // even then.
+        // `write` fails only after 2^64 - 2 calls, when the counter would overflow. The descriptor is readable even
+        // then.
         let (Ok(_) | Err(_)) = retry_on_intr(|| rustix::io::write(&self.event, &1u64.to_ne_bytes()));
     }
 

@@ -1,7 +1,7 @@
-//! The spill directory and its files, which hold slots when memory is used up.
+//! The spill directory and its files. The server allocates slots in these files when memory is used up.
 //!
-//! A file is created without a name, or loses its name at once. So no file stays on the disk, even if the server is
-//! killed. Disk space is checked and reserved before a slot is granted, and a margin of the disk stays free for others.
+//! A spill file is created without a name, or its name is removed at once. So no file stays behind, even if the server
+//! is killed. The server claims disk space before it grants a slot, and leaves a margin of the disk to other programs.
 
 use std::fs::File;
 use std::io;
@@ -14,21 +14,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-/// The least number of bytes by which a file grows. Only if the disk is nearly full, a file grows by one slot.
+/// Number of bytes by which a spill file grows. When the disk is nearly full, the file grows by one slot.
 const GROWTH_BYTES: u64 = 16 << 20;
 
 /// A directory for spill files.
 pub(crate) struct SpillDir {
     path: PathBuf,
     margin_bytes: u64,
-    /// Locked while disk space is reserved, so that two files do not count on the same free space.
+    /// Locked while space is claimed, so that two files do not claim the same free space.
     claim: Mutex<()>,
-    /// Bytes that could be spilled beyond the margin, when the disk was last asked.
+    /// Free bytes beyond the margin when the disk was last asked.
     free_last: AtomicU64,
 }
 
 impl SpillDir {
-    /// Checks that files can be created in the directory.
+    /// Checks that files can be created in the directory `path`, and returns it as a spill directory.
     pub(crate) fn new(path: &Path, margin_bytes: u64) -> io::Result<SpillDir> {
         let dir = SpillDir { path: path.to_owned(), margin_bytes, claim: Mutex::new(()), free_last: AtomicU64::new(0) };
         dir.free_bytes();
@@ -55,24 +55,25 @@ impl SpillDir {
         Ok(file)
     }
 
-    /// Asks the disk how many bytes could still be spilled.
+    /// Asks the file system for its free bytes, and returns how many of them lie beyond the margin.
     pub(crate) fn free_bytes(&self) -> u64 {
         let free = match retry_on_intr(|| rustix::fs::statvfs(&self.path)) {
             Ok(disk) => disk.f_bavail.saturating_mul(disk.f_frsize).saturating_sub(self.margin_bytes),
-            // If the file system does not answer, the disk counts as full.
+            // If the file system reports an error, it counts as full.
             Err(_) => 0,
         };
         self.free_last.store(free, Relaxed);
         free
     }
 
-    /// Returns the bytes that could still be spilled when the disk was last asked. Every [`SpillDir::claim`] asks it.
+    /// Returns the free bytes beyond the margin that [`SpillDir::free_bytes`] last found. Every claim of space calls
+    /// that function.
     pub(crate) fn free_bytes_last(&self) -> u64 {
         self.free_last.load(Relaxed)
     }
 
-    /// Reserves disk space for `bytes` bytes of `file` at offset `at`, which read as zeroes until they are written.
-    /// Returns false if the disk has no room for them.
+    /// Claims disk space for `bytes` bytes of `file` at offset `at`. The bytes read as zeroes until they are written.
+    /// Returns false when the disk has no room for them.
     pub(crate) fn claim(&self, file: &File, at: u64, bytes: u64) -> bool {
         let _alone = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
         if self.free_bytes() < bytes {
@@ -80,8 +81,7 @@ impl SpillDir {
         }
         match retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), at, bytes)) {
             Ok(()) => true,
-            // This file system cannot reserve space. So only the check of free space above protects against a full
-            // disk.
+            // This file system cannot claim space, so the check of `free_bytes` above must suffice.
             Err(Errno::OPNOTSUPP) => match file.metadata() {
                 Ok(data) => file.set_len(data.len().max(at + bytes)).is_ok(),
                 Err(_) => false,
@@ -100,14 +100,14 @@ pub(crate) struct SpillRun {
     pub(crate) reused: bool,
 }
 
-/// The spill file of a family of sessions. It consists of slots of `slot_size` bytes.
+/// The spill file of a family of sessions. Slot `n` begins at byte `n * slot_size`.
 pub(crate) struct SpillFile {
     dir: Arc<SpillDir>,
     file: Arc<File>,
     slot_size: u32,
     /// Number of the first slot that was never handed out.
     carved: u32,
-    /// Number of the first slot for which no disk space is reserved.
+    /// Number of the first slot for which no disk space is claimed.
     claimed: u32,
     free: Vec<u32>,
 }
@@ -126,7 +126,7 @@ impl SpillFile {
         self.free.len() as u64
     }
 
-    /// Returns one freed slot if there is one, else up to `count` adjacent new slots. Returns `None` if the disk is
+    /// Returns one freed slot if there is one, else up to `count` adjacent new slots. Returns `None` when the disk is
     /// full.
     pub(crate) fn take(&mut self, count: u32) -> Option<SpillRun> {
         if let Some(first) = self.free.pop() {
@@ -144,8 +144,8 @@ impl SpillFile {
         self.free.push(slot);
     }
 
-    /// Reserves disk space for [`GROWTH_BYTES`] of slots or, if the disk is nearly full, for one slot. Returns `None`
-    /// if the disk is full.
+    /// Claims space for [`GROWTH_BYTES`] of slots or, near the disk's end, for one slot. Returns `None` when the disk
+    /// is full.
     fn grow(&mut self) -> Option<()> {
         let slot = u64::from(self.slot_size);
         for slots in [(GROWTH_BYTES / slot).max(1) as u32, 1] {

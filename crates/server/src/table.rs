@@ -1,8 +1,8 @@
 //! The table of a session: which slot holds which part of its far space.
 //!
-//! Slot `n` of far space begins at byte `n * slot_size`. A slot enters the table only when its bytes have arrived, so
-//! no client sees the old bytes of a reused slot. The server never writes to a slot that a clone holds too: the session
-//! takes another slot for the new bytes.
+//! Slot `n` of far space begins at byte `n * slot_size`. A slot enters the table when its bytes have arrived, so no
+//! client can read the old bytes of a reused slot. A slot that a clone holds too is never written. The session stores
+//! the new bytes in another slot.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::shared::Store;
 
 /// A session's slots.
 pub(crate) struct Table {
-    /// The slots of the session's family. Hold this lock to change which groups are shared.
+    /// The slots of the session's family. A thread must hold this lock to change which groups are shared.
     pool: Arc<Mutex<Pool>>,
     /// The account of all slots that this session holds, including those that a clone holds too.
     account: Arc<Account>,
@@ -26,8 +26,8 @@ fn locked(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
     pool.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Checks whether a clone shares this group. The caller must hold the lock of the family's pool, so that the answer
-/// does not change.
+/// Checks whether a clone shares this group. The caller must hold the pool's lock, or another thread may change the
+/// answer.
 fn is_common(group: &Arc<Group>) -> bool {
     Arc::strong_count(group) > 1
 }
@@ -38,7 +38,7 @@ impl Table {
         Table { pool, account, slot_size: slot_size as usize, groups: HashMap::new() }
     }
 
-    /// Makes a table for a clone, with the contents that this table has now.
+    /// Makes the table of a clone, with the current contents of this table.
     pub(crate) fn cloned(&self, account: Arc<Account>) -> Table {
         let pool = locked(&self.pool);
         let groups = self.groups.clone();
@@ -67,21 +67,21 @@ impl Table {
         }
     }
 
-    /// Checks whether every slot that the range overlaps was written.
+    /// Checks whether the session holds every slot that the range overlaps.
     pub(crate) fn holds(&self, offset: u64, bytes: u64) -> bool {
         let size = self.slot_size as u64;
         (offset / size..=(offset + bytes - 1) / size).all(|slot| self.place(slot) != Place::Absent)
     }
 
-    /// Returns the location of bytes that are adjacent in one place: from `offset` on, at most `bytes_max`. The caller
-    /// may read these bytes, but must not write them.
+    /// Returns where the bytes from `offset` on are stored. The run has at most `bytes_max` bytes, and is shorter if
+    /// the bytes are not adjacent. The caller must not write to the run.
     pub(crate) fn run_at(&self, offset: u64, bytes_max: usize) -> Run {
         let (first, within, bytes) = self.run_while(offset, bytes_max, |_| true);
         locked(&self.pool).run(first, within, bytes)
     }
 
-    /// Like [`Table::run_at`], for bytes that the caller writes. If a clone also holds the slot at `offset`, fails. The
-    /// error is then the number of bytes from `offset` on that are in such slots.
+    /// Returns a run like [`Table::run_at`], to which the caller may write. If a clone also holds the slot at `offset`,
+    /// returns an error. The error is the number of bytes from `offset` on that lie in slots which a clone also holds.
     pub(crate) fn own_run_at(&self, offset: u64, bytes_max: usize) -> Result<Run, usize> {
         let pool = locked(&self.pool);
         let size = self.slot_size as u64;
@@ -97,8 +97,9 @@ impl Table {
         Ok(pool.run(place, within, bytes))
     }
 
-    /// Returns the place of the slot at `offset`, the offset within the slot, and a number of bytes, at most
-    /// `bytes_max`. The bytes end before the first following slot that is not adjacent or does not satisfy `fit`.
+    /// Returns the place of the slot at `offset`, the offset within the slot, and a number of bytes. The bytes end
+    /// before the first later slot that is not adjacent, or for which `fit` returns false. Their number is at most
+    /// `bytes_max`.
     fn run_while(&self, offset: u64, bytes_max: usize, fit: impl Fn(u64) -> bool) -> (Place, usize, usize) {
         let size = self.slot_size as u64;
         let (slot, within) = (offset / size, (offset % size) as usize);
@@ -113,7 +114,7 @@ impl Table {
         (first, within, bytes_max.min(count * self.slot_size - within))
     }
 
-    /// Takes up to `count` adjacent free slots, within the quota.
+    /// Allocates up to `count` adjacent slots within the quota. No entry of the table names these slots yet.
     pub(crate) fn take(&mut self, count: usize) -> Result<Taken, NoSlot> {
         let count = count.min(usize::try_from(self.account.slots_allowed()).unwrap_or(usize::MAX));
         if count == 0 {
@@ -124,8 +125,8 @@ impl Table {
         Ok(taken)
     }
 
-    /// Enters `taken`, whose bytes have arrived, as the far slots from number `slot` on. Releases the slots that held
-    /// these far slots before.
+    /// Makes the slots `taken` the session's slots from number `slot` on. Their bytes must have arrived. Releases the
+    /// slots that had these numbers before.
     pub(crate) fn insert(&mut self, slot: u64, taken: &Taken) {
         let mut pool = locked(&self.pool);
         for n in 0..taken.count {
@@ -134,7 +135,7 @@ impl Table {
         }
     }
 
-    /// Frees slots that were taken and not entered into the table.
+    /// Frees slots that were allocated but not entered into the table.
     pub(crate) fn give_back(&mut self, taken: &Taken) {
         let mut pool = locked(&self.pool);
         for n in 0..taken.count {
@@ -150,8 +151,8 @@ impl Table {
         }
     }
 
-    /// Releases the slots that lie wholly within the range, in the group at `offset` only. Returns the offset at which
-    /// to continue, so that the caller can unlock the table between groups.
+    /// Releases the slots of one group that lie wholly between `offset` and `end`. The group is that of the first such
+    /// slot. Returns the offset at which to continue, so that the caller can unlock the table between groups.
     pub(crate) fn discard_group(&mut self, offset: u64, end: u64) -> u64 {
         let size = self.slot_size as u64;
         let (from, to) = (offset.div_ceil(size), end / size);
@@ -169,28 +170,28 @@ impl Table {
         if group_end >= to { end } else { group_end * size }
     }
 
-    /// Returns the memory of one block's free slots to the system: see [`Pool::trim_one`].
+    /// Returns the memory of one block's free slots to the system, by [`Pool::trim_one`]. Returns false if no block
+    /// qualifies.
     pub(crate) fn trim_one(&mut self, idle: Duration) -> bool {
         locked(&self.pool).trim_one(idle)
     }
 }
 
-/// Stores `place` as the place of `slot`. Releases the previous place and returns it. If a clone shares the group, the
-/// group is copied first.
+/// Sets the place of the session's slot `slot`. Releases the slot's old place and returns it. Copies the group first if
+/// a clone shares it.
 fn replace(groups: &mut HashMap<u64, Arc<Group>>, pool: &mut Pool, slot: u64, place: Place) -> Place {
     let group = groups.entry(slot / GROUP).or_insert_with(|| Arc::new([Place::Absent; GROUP as usize]));
     if is_common(group) {
         group.iter().for_each(|place| pool.share(*place));
     }
-    // With the pool locked, `make_mut` copies the group exactly when a clone shares it.
+    // The pool is locked, so `make_mut` copies the group exactly when `is_common` returned true.
     let old = std::mem::replace(&mut Arc::make_mut(group)[(slot % GROUP) as usize], place);
     pool.free(old);
     old
 }
 
 impl Drop for Table {
-    /// Releases all slots of the session, because the session has ended. A slot that a clone holds stays with the
-    /// family.
+    /// Releases all slots of the session, because the session has ended. Slots that a clone also holds stay in use.
     fn drop(&mut self) {
         let mut pool = locked(&self.pool);
         for group in std::mem::take(&mut self.groups).into_values() {

@@ -1,8 +1,8 @@
-//! Moves ranges between a socket and slots. Slots in memory are sent and filled directly; spilled slots go through a
-//! buffer.
+//! Moves ranges between a socket and slots. Slots in memory are sent and filled directly. The bytes of spilled slots go
+//! through a buffer.
 //!
-//! Slots are locked only during single nonblocking system calls. A thread that has to wait for its peer waits without a
-//! lock, and looks the slot up again afterwards.
+//! Slots are locked only during single nonblocking system calls. A thread that has to wait for its peer holds no lock
+//! meanwhile, and looks the slot up again afterwards.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -29,16 +29,16 @@ const _: () = assert!(OUTBOX_BYTES >= HEADER_BYTES + SMALL_PAGE && OUTBOX_BYTES 
 pub(crate) struct Channel<'a> {
     pub(crate) socket: &'a Socket,
     pub(crate) inbox: Inbox,
-    /// Whether payloads with ranges carry checksums.
+    /// Whether the payloads of DATA and WRITE carry checksums.
     pub(crate) payload_crc: bool,
     turns: &'a Turns,
     bounce: Vec<u8>,
-    /// Answers to requests that arrived together. They are sent together.
+    /// Answers that have not been sent yet. One system call sends them all.
     outbox: Vec<u8>,
 }
 
-/// Why a range was not transferred. After `Link` and `Checksum` the connection ends. After the other errors it
-/// continues.
+/// Why a range was not transferred. After `Link` and `Checksum`, the connection ends. After the other errors, the
+/// connection goes on.
 #[derive(Debug)]
 pub(crate) enum RangeError {
     /// The connection failed.
@@ -90,10 +90,10 @@ impl<'a> Channel<'a> {
         if self.outbox.len() + bytes > OUTBOX_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Answers a READ with DATA. Returns an error other than `Link` only if nothing was sent.
+    /// Answers a READ with DATA. Returns an error other than `Link` only if no part of the answer was sent.
     ///
-    /// If other answers or READs are waiting too, a small page is copied to the outbox, because that costs less than a
-    /// system call. Any other page is sent directly from its slot.
+    /// If the outbox holds answers or another READ has arrived, copies a small page to the outbox. The copy costs less
+    /// than a system call for each page. Otherwise sends the page directly from its slot.
     pub(crate) fn send_range(&mut self, session: &Session, request: &Header) -> Result<(), RangeError> {
         let has_company = !self.outbox.is_empty() || self.inbox.next_is(Kind::Read);
         if has_company && request.length as usize <= SMALL_PAGE {
@@ -217,7 +217,8 @@ impl<'a> Channel<'a> {
         Ok(crc.finalize())
     }
 
-    /// Receives a WRITE's payload into slots. On any error except `Link`, still receives the whole payload.
+    /// Receives a WRITE's payload into slots. On an error other than `Link`, receives and drops the rest of the
+    /// payload, so that the next request can be read.
     pub(crate) fn receive_range(&mut self, session: &Session, request: &Header) -> Result<(), RangeError> {
         let mut arrival = Arrival {
             request,
@@ -257,8 +258,8 @@ impl<'a> Channel<'a> {
             Found::Memory(Err(e)) => Err(e.into()),
             Found::Spill { file, at, bytes } => self.receive_spilled(arrival, &file, at, bytes),
             Found::Absent { .. } => {
-                // Whole slots are taken even if only a part of them arrives. No client sees such a slot before all its
-                // bytes have arrived.
+                // The piece may end within a slot, but a new slot enters the table only with all its bytes. So the
+                // range is looked up again, without the limit of the piece.
                 let Found::Absent { bytes } = session.with_memory(offset, arrival.left(), |_| ()) else {
                     return Ok(());
                 };
@@ -267,8 +268,8 @@ impl<'a> Channel<'a> {
         }
     }
 
-    /// Receives bytes for slots that a clone of the session holds too. Slots that are replaced as a whole become new
-    /// slots. A slot that is changed in part is copied first.
+    /// Receives bytes for slots that a clone of the session also holds. Puts new slots in the place of slots that the
+    /// bytes cover wholly. Copies a slot that the bytes cover in part, so that the next step can write to the copy.
     fn receive_shared(&mut self, session: &Session, arrival: &mut Arrival<'_>) -> Result<(), RangeError> {
         let (offset, size) = (arrival.offset(), session.slot_size as usize);
         let Err(bytes) = session.with_own_memory(offset, arrival.left(), |_| ()) else { return Ok(()) };
@@ -287,7 +288,7 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Copies the slot at `offset` into the slot `to`, which is in no table yet.
+    /// Copies the session's slot at `offset` into the new slot `to`, which no table names yet.
     fn copy_slot(&mut self, session: &Session, offset: u64, to: &Taken) -> io::Result<()> {
         let size = session.slot_size as usize;
         self.bounce.resize(BOUNCE_BYTES, 0);
@@ -297,7 +298,8 @@ impl<'a> Channel<'a> {
             match session.with_memory(offset + done as u64, piece.len(), |bytes| piece.copy_from_slice(bytes)) {
                 Found::Memory(()) => {}
                 Found::Spill { file, at, .. } => file.read_exact_at(piece, at)?,
-                // Another connection of the session has discarded the slot in the meantime.
+                // Another connection of the session has discarded the slot in the meantime, so the copy reads as
+                // zeroes.
                 Found::Absent { .. } => piece.fill(0),
             }
             match &to.run {
@@ -310,7 +312,8 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Receives `bytes` bytes into new slots. The far slots have no place yet, or share their place with a clone.
+    /// Receives up to `bytes` bytes into new slots. The new slots enter the table in the place of absent slots, or of
+    /// slots that a clone also holds.
     fn receive_into_new(
         &mut self,
         session: &Session,
@@ -331,8 +334,8 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Fills slots that are in no table yet with `bytes` arriving bytes, from offset `within` on. If the slots may hold
-    /// old bytes, sets the bytes before and after the arriving ones to zero.
+    /// Receives `bytes` bytes into the slots `taken`, from offset `within` on. No table names these slots yet. If the
+    /// slots may hold old bytes, sets the bytes before and after the received ones to zero.
     fn receive_new(
         &mut self,
         session: u64,
@@ -393,7 +396,7 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Receives the rest of a payload for which there is no room, and drops it.
+    /// Receives the rest of a payload that could not be stored, and drops it.
     fn skip(&mut self, arrival: &mut Arrival<'_>) -> Result<(), LinkError> {
         self.bounce.resize(BOUNCE_BYTES, 0);
         while arrival.left() > 0 {
@@ -404,7 +407,8 @@ impl<'a> Channel<'a> {
         Ok(())
     }
 
-    /// Reads spilled bytes into the buffer: `bytes` of them, or fewer if the buffer is smaller.
+    /// Reads `bytes` bytes of a spill file at offset `at` into the buffer, but at most [`BOUNCE_BYTES`]. Returns the
+    /// bytes.
     fn load(&mut self, file: &File, at: u64, bytes: usize) -> io::Result<&[u8]> {
         self.bounce.resize(BOUNCE_BYTES, 0);
         let into = &mut self.bounce[..BOUNCE_BYTES.min(bytes)];
@@ -425,9 +429,9 @@ impl<'a> Channel<'a> {
     }
 }
 
-/// Converts an error of writing the spill file. A full disk becomes `NoSlot::Full`, because the client then keeps the
-/// page and may store it elsewhere. The disk may be full although its free space was checked, because some file systems
-/// cannot reserve space.
+/// Converts an error of writing the spill file. A full disk becomes `NoSlot::Full`, so that the client keeps the page
+/// and may send it to another server. On a file system that cannot claim space in advance, the disk may be full
+/// although the slot was granted.
 fn not_written(e: io::Error) -> RangeError {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     match e.kind() {
@@ -436,8 +440,8 @@ fn not_written(e: io::Error) -> RangeError {
     }
 }
 
-/// Converts an error of reading the spill file. Once DATA has begun, an ERROR can no longer be sent, so the connection
-/// must end.
+/// Converts an error of reading the spill file after `sent` bytes of a DATA answer. Once part of the answer is sent, no
+/// ERROR can follow, so the connection must end.
 fn spill_failed(sent: usize, e: io::Error) -> RangeError {
     match sent {
         0 => RangeError::Spill(e),
@@ -462,7 +466,7 @@ impl Arrival<'_> {
         self.request.offset + self.done as u64
     }
 
-    /// Receives into `into` without waiting. Returns false if no bytes have arrived.
+    /// Receives into `into` without waiting. Returns whether any bytes had arrived.
     fn attempt(&mut self, inbox: &mut Inbox, socket: &Socket, into: &mut [u8]) -> Result<bool, LinkError> {
         match inbox.receive(socket, into)? {
             Some(n) => {

@@ -1,10 +1,10 @@
 //! Fair service: a client with few requests does not wait for a client with many.
 //!
 //! Each connection has a thread, and the system shares the CPUs among threads. So a client with long ranges or many
-//! connections would get more than its share. Therefore long ranges are moved in pieces as long as several sessions are
-//! served. Each piece needs a turn, and there are only a few turns. A free turn goes to the waiting session that was
-//! served least. After each piece, the thread yields to all other threads that could run. Short ranges never wait for a
-//! turn, and a session that is served alone is never delayed.
+//! connections would get more than its share. While several sessions are served, the server therefore moves long ranges
+//! in pieces. A piece may move only while its session holds a turn, and there are only a few turns. A free turn goes to
+//! the waiting session that was served least. After each piece, the thread lets other threads run. Short ranges need no
+//! turn, and a session that is served alone needs no turn either.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -12,20 +12,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most bytes of a range that counts as short.
+/// Largest length in bytes of a range that needs no turn.
 const SHORT_BYTES: usize = 64 << 10;
-/// Most bytes of a piece of a long range.
+/// Largest length in bytes of a piece of a long range.
 const PIECE_BYTES: usize = 128 << 10;
-/// Time after a change from one session to another during which several sessions count as served.
+/// After two successive requests from different sessions, the server counts as serving several sessions for this time.
 const SHARED_TIME: Duration = Duration::from_millis(100);
 
 /// The turns that all sessions of a server share.
 pub(crate) struct Turns {
     start: Instant,
-    /// The session that was served last; 0 before the first.
+    /// Number of the session that was served last. 0 before the first request.
     last: AtomicU64,
-    /// Time of the last change of `last` from one session to another, in microseconds since `start`; 0 if there was
-    /// none.
+    /// Time when `last` last changed from one session to another, in microseconds since `start`. 0 means never.
     changed_us: AtomicU64,
     /// Most pieces of long ranges that may move at once while several sessions are served.
     turns_max: usize,
@@ -36,9 +35,11 @@ pub(crate) struct Turns {
 #[derive(Default)]
 struct Queue {
     taken: usize,
-    /// Bytes served in pieces, for each session that waits, has a turn, or was served more than `floor`.
+    /// How much was served to each session in pieces, by session number. Contains the sessions that wait for a turn,
+    /// hold a turn, or were served more than `floor` bytes.
     served: BTreeMap<u64, Share>,
-    /// The count of served bytes with which a new session starts: the highest count with which any session got a turn.
+    /// Byte count with which a new session begins: the highest count with which any session received a turn. Without
+    /// it, a new session would receive all turns until its count reached those of the others.
     floor: u64,
 }
 
@@ -82,22 +83,22 @@ impl Turns {
         u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Records that the server is serving a request of this session.
+    /// Records that a request of this session is served now.
     pub(crate) fn note(&self, session: u64) {
         if self.last.load(Relaxed) != session && self.last.swap(session, Relaxed) != 0 {
-            // The time is at least 1, because 0 means that the session never changed.
+            // The time is at least 1, because 0 means "never".
             self.changed_us.store(self.now_us().max(1), Relaxed);
         }
     }
 
-    /// Checks whether more than one session was served within the last [`SHARED_TIME`].
+    /// Checks whether more than one session is being served.
     fn serves_several(&self) -> bool {
         let changed_us = self.changed_us.load(Relaxed);
         changed_us != 0 && self.now_us().saturating_sub(changed_us) < SHARED_TIME.as_micros() as u64
     }
 
-    /// Returns how many of `bytes` bytes may be moved now, and the turn for them if a turn is needed. May wait until
-    /// other sessions have moved their pieces, which they do without waiting for their clients.
+    /// Returns how many of `bytes` bytes may be moved now, and the turn for them if they need one. May wait until other
+    /// sessions have moved their pieces. No thread waits for its client while it holds a turn, so the wait is short.
     pub(crate) fn take(&self, session: u64, bytes: usize) -> (usize, Option<Turn<'_>>) {
         if bytes <= SHORT_BYTES || !self.serves_several() {
             return (bytes, None);
@@ -114,7 +115,8 @@ impl Turns {
 }
 
 impl Turn<'_> {
-    /// Ends a turn, if there is one, after `moved` bytes of its piece. The rest of the piece does not count as served.
+    /// Ends `turn`, if it is not `None`, after `moved` bytes of its piece. The rest of the piece does not count as
+    /// served.
     pub(crate) fn end(turn: Option<Self>, moved: usize) {
         if let Some(mut turn) = turn {
             turn.unused = turn.unused.saturating_sub(moved as u64);
@@ -126,7 +128,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.turns.queue().leave(self.session, self.unused);
         self.turns.next.notify_all();
-        // Lets other threads that are ready run first.
+        // Lets other threads run that are ready to run.
         std::thread::yield_now();
     }
 }
@@ -139,7 +141,7 @@ impl Queue {
         share.waiting += 1;
     }
 
-    /// Checks whether a turn is free and no waiting session was served less than this one.
+    /// Checks whether a turn is free and no waiting session was served less than `session`.
     fn may_take(&self, session: u64, turns_max: usize) -> bool {
         let of = |share: &Share| share.bytes;
         let mine = self.served.get(&session).map_or(0, of);

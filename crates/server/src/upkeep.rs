@@ -1,5 +1,5 @@
-//! The periodic work of a server: it updates the rates, and returns memory that stays free to the system, a bounded
-//! amount in each round.
+//! The periodic work of a server. Each round updates the transfer rates, and returns a bounded amount of unused memory
+//! to the system.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,18 +12,20 @@ use crate::connection::ServerState;
 const ROUND: Duration = Duration::from_secs(1);
 /// The shortest pause between two rounds.
 const ROUND_MIN: Duration = Duration::from_millis(10);
-/// Most free blocks that are returned in a round: 256 MiB.
+/// Most free blocks that a round returns to the system: 256 MiB.
 const BLOCKS_A_ROUND: usize = 128;
-/// Most blocks whose free slots are trimmed in a round, over all sessions.
+/// Most blocks that a round trims, over all sessions. Trimming a block returns the memory of the block's free slots to
+/// the system.
 const TRIMMED_A_ROUND: usize = 16;
 
-/// Runs until the server stops. Returns memory that stayed free for `keep_free`.
+/// Does rounds until the server stops. A round returns memory to the system that stayed free for `keep_free`.
 pub(crate) fn run(state: &Arc<ServerState>, keep_free: Duration) {
     let round = (keep_free / 2).clamp(ROUND_MIN, ROUND);
     let mut last = Instant::now();
     while !state.stop.is_stopping() {
         let timeout = Timespec { tv_sec: round.as_secs() as i64, tv_nsec: i64::from(round.subsec_nanos()) };
-        // An interrupted poll only ends the wait early. If poll fails, the thread sleeps shortly instead.
+        // If `poll` fails, it may return without waiting. The sleep then keeps this loop from using the CPU all the
+        // time.
         if rustix::event::poll(&mut [PollFd::new(&*state.stop, PollFlags::IN)], Some(&timeout)).is_err() {
             std::thread::sleep(ROUND_MIN);
         }

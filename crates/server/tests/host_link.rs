@@ -1,4 +1,4 @@
-//! The same-host link: grants, limits and returns. No session may see the slots of another.
+//! Tests of the same-host link: grants, limits and returns. No session may read the slots of an unrelated session.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use common::{Client, MIB, SOON, TestServer};
 use hanare_wire::{Attachment, ErrorCode, Grant, LinkError, Place};
 
-/// Returns the session's file for `place`, opened as the client uses it.
+/// Returns the session's memfd or spill file, as `place` says.
 fn file(attachment: &Attachment, place: Place) -> File {
     let fd = match place {
         Place::Memory => attachment.memfd.as_fd(),
@@ -22,7 +22,8 @@ fn slots(runs: &[Grant], place: Place) -> u64 {
     runs.iter().filter(|run| run.place == place).map(|run| u64::from(run.count)).sum()
 }
 
-/// Fills every slot of the runs with a word made of `salt` and the slot, and reads all slots back.
+/// Checks that every slot of the runs reads as zeroes. Then fills each slot with a word made of `salt` and the slot's
+/// number, and reads all slots back.
 fn use_slots(attachment: &Attachment, runs: &[Grant], salt: u64) {
     let size = u64::from(attachment.slot_size);
     let word = |run: &Grant, slot: u64| (salt << 40 | (run.place as u64) << 32 | slot).to_le_bytes();
@@ -95,7 +96,7 @@ fn memory_then_spill_then_full() {
     assert_eq!((slots(&runs, Place::Memory), slots(&runs, Place::Spill)), (1, 1));
     use_slots(&attachment, &runs, 4);
 
-    // A further session gets spill space only, and the pages of other sessions go to the spill file, too.
+    // The server's memory is used up, so the pages of another session go to the spill file.
     let mut other = Client::open(&server.tcp, 4096);
     other.write(0, &[1; 4096]).expect("spilled");
     assert_eq!(server.status().memory_bytes, 8 * MIB);
@@ -116,7 +117,8 @@ fn full_when_nothing_is_left_and_less_when_little_is() {
     assert_eq!(slots(&second.grant(6).expect("granted"), Place::Memory), 6);
 }
 
-/// Blocks that remote sessions have left are kept for reuse. A grant unmaps them to get their memory.
+/// The server keeps the blocks of ended remote sessions for reuse. A grant must be able to use the memory of these
+/// blocks.
 #[test]
 fn grants_get_the_memory_that_free_blocks_held() {
     let server = TestServer::start(8 * MIB);
@@ -147,14 +149,13 @@ fn every_session_has_files_of_its_own() {
     let mut byte = [0; 8];
     a.read_exact_at(&mut byte, 0).expect("read");
     assert_eq!(u64::from_le_bytes(byte) >> 40, 6);
-    // The file's size is sealed. So a client can neither shorten the file under another client's mapping nor grow it
-    // past the limit.
+    // The file's size is sealed, so a client can neither truncate the file nor grow it past the memory limit.
     assert!(a.set_len(4096).is_err() && a.set_len(16 * MIB).is_err());
 }
 
-/// When a session ends, its slots are no longer counted, but its files keep their bytes. A process may still map the
-/// files: a client that has not noticed its server's stop, or a forked child. For such a process, zeroes would be
-/// silent corruption.
+/// When a session ends, the server no longer counts its slots. But a process that still has the session's files open
+/// must find the bytes in them. Such a process is a forked child, or a client that has not noticed yet that the server
+/// stops.
 #[test]
 fn a_session_that_ends_is_counted_no_more_and_its_files_keep_their_bytes() {
     let spill = tempfile::tempdir().expect("temporary directory");
@@ -193,8 +194,8 @@ fn wrong_returns_are_refused_and_the_link_goes_on() {
     assert_eq!(slots(&attachment.grant(10).expect("granted"), Place::Memory), 10);
 }
 
-/// If the free runs are many and small, a grant may need more runs than a frame can hold. The grant then has fewer
-/// slots than asked for, and no slot is lost.
+/// If all free runs are small, a grant may need more runs than a frame can carry. The server must then grant fewer
+/// slots, and keep the others free.
 #[test]
 fn a_grant_of_many_small_runs_is_cut_short() {
     let server = TestServer::start(4 * MIB);
@@ -225,7 +226,8 @@ fn a_dead_server_is_noticed() {
     assert_eq!(rustix::event::poll(&mut ready, Some(&timeout)), Ok(1));
 }
 
-/// A clone has the files and the slots of its original. A slot is free when both sessions have given it back or ended.
+/// A clone is granted the slots of its original session. A slot must become free when both sessions have given it back
+/// or ended.
 #[test]
 fn a_clone_is_granted_what_its_original_is() {
     let spill = tempfile::tempdir().expect("temporary directory");
@@ -245,7 +247,7 @@ fn a_clone_is_granted_what_its_original_is() {
         file(&child, run.place).read_exact_at(&mut bytes, last * 65536).expect("read");
         assert!(bytes.chunks(8).all(|chunk| chunk == word(last)), "the clone sees its original's bytes");
     }
-    // A slot that one session gives back remains granted to the other and keeps its bytes.
+    // A slot that the parent gives back remains granted to the child, and keeps its bytes.
     let (memory, spilled) = (runs[0], *runs.last().expect("a run"));
     parent.give_back_runs(&[Grant { count: 10, ..memory }, Grant { count: 2, ..spilled }]).expect("taken back");
     assert!(parent.give_back(memory.first_slot, 1, Place::Memory).is_err(), "it is the parent's no more");
@@ -258,7 +260,7 @@ fn a_clone_is_granted_what_its_original_is() {
     let again = child.grant(4).expect("granted");
     assert_eq!(slots(&again, Place::Memory), 4, "freed slots of the family come first");
     use_slots(&child, &again, 2);
-    // When one session ends, the other keeps the slots that they share.
+    // When the parent ends, the child keeps the slots that both sessions were granted.
     drop(parent);
     server.status_until(|status| status.sessions == 1);
     assert_eq!(server.status().slots, 80);
@@ -275,7 +277,8 @@ fn a_clone_is_granted_what_its_original_is() {
     assert_eq!((status.slots, status.memory_bytes, status.spill_bytes), (0, 0, 0));
 }
 
-/// A process may lose access to the server's path, for example by chroot. Its existing link opens further links.
+/// A client may lose access to the server's path, for example by chroot. It must be able to open further links through
+/// the door of an existing link.
 #[test]
 fn a_link_leads_to_further_ones_where_the_path_is_gone() {
     let server = TestServer::start(64 * MIB);
@@ -293,7 +296,7 @@ fn a_link_leads_to_further_ones_where_the_path_is_gone() {
     assert!(matches!(error, LinkError::Closed), "{error:?}");
 }
 
-/// The server continues to serve after any message through the door.
+/// The server must ignore invalid messages that a client sends through the door.
 #[test]
 fn a_door_takes_nonsense() {
     let server = TestServer::start(64 * MIB);

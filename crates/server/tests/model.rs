@@ -1,5 +1,5 @@
-//! The server compared with a plain map. Several clients do random reads, writes and discards at the same time, and
-//! every byte read is checked.
+//! Compares the server with a map in memory. Several clients at once do random reads, writes and discards, and check
+//! every byte that they read.
 
 mod common;
 
@@ -12,14 +12,16 @@ use proptest::prelude::RngCore;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 
 const PAGE: u64 = 4096;
-/// Number of pages of far space. The number is small, so that ranges contain slots of all states.
+/// Number of pages of far space that a client uses. The number is small, so that the random ranges often overlap slots
+/// that are held or were freed.
 const PAGES: u64 = 3000;
 
 struct Model {
     client: Client,
     options: SessionOptions,
     slot_pages: u64,
-    /// The contents of each page in the slots that the server holds. Pages of other slots have no entry.
+    /// The expected contents of each page that lies in a slot which the server holds. Pages in other slots have no
+    /// entry.
     pages: HashMap<u64, Vec<u8>>,
     rng: TestRng,
     seed: u8,
@@ -33,7 +35,7 @@ impl Model {
         Model { client, options, slot_pages: u64::from(slot_size) / PAGE, pages: HashMap::new(), rng, seed }
     }
 
-    /// Returns a clone of the session, with a copy of the model.
+    /// Returns a model of a clone of the session, with a copy of the expected pages.
     fn cloned(&self, seed: u8) -> Model {
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
         let client = self.client.cloned(&self.options);
@@ -51,7 +53,8 @@ impl Model {
         self.rng.next_u64() % n
     }
 
-    /// Returns a random range as its first page and its number of pages. Most ranges are short; the longest have 4 MiB.
+    /// Returns a random range: its first page and its number of pages. Most ranges are short. The longest ranges have 4
+    /// MiB.
     fn range(&mut self) -> (u64, u64) {
         let first = self.below(PAGES);
         let most = if self.below(8) == 0 { 1024 } else { 20 };
@@ -78,7 +81,7 @@ impl Model {
     fn write(&mut self, first: u64, count: u64, n: u64) {
         for slot in self.slots(first, count) {
             if !self.holds_slot(slot) {
-                // A new slot reads as zeroes, except for the pages that are written.
+                // The pages of a new slot that are not written must read as zeroes.
                 let pages = slot * self.slot_pages..(slot + 1) * self.slot_pages;
                 self.pages.extend(pages.map(|number| (number, vec![0; PAGE as usize])));
             }
@@ -89,7 +92,7 @@ impl Model {
             bytes.extend_from_slice(&content);
             self.pages.insert(number, content);
         }
-        // The bytes are written in parts of different lengths, as a client does that gathers them.
+        // Writes the bytes in many parts whose lengths are not multiples of a page, because a client may do so.
         let parts: Vec<IoSlice<'_>> = bytes.chunks(bytes.len() / 40 + 7).map(IoSlice::new).collect();
         self.client.writer.write(n, first * PAGE, &parts).expect("sent");
         assert_eq!(self.client.ack(n).expect("an answer"), AckStatus::Done);
@@ -139,7 +142,7 @@ fn several_clients(server: &TestServer, endpoint: &Endpoint) {
             scope.spawn(move || model.run(250));
         }
     });
-    // The server frees a session's slots a moment after the session ends. All blocks are free afterwards.
+    // The server frees a session's slots a moment after the session ends. All blocks must be free then.
     let status = server.status_until(|status| {
         let held = (status.sessions, status.slots, status.slots_free, status.spill_bytes);
         held == (0, 0, 0, 0) && status.memory_bytes == status.memory_free_bytes
@@ -159,7 +162,8 @@ fn several_clients_over_unix() {
     several_clients(&server, &server.unix);
 }
 
-/// The server has so little memory that nearly all pages spill. Freed slots move between memory and the spill file.
+/// The server has so little memory that it spills nearly all pages. Slots are freed and reused in memory and in the
+/// spill file.
 #[test]
 fn several_clients_that_spill() {
     let spill = tempfile::tempdir().expect("temporary directory");
@@ -170,8 +174,8 @@ fn several_clients_that_spill() {
     several_clients(&server, &server.tcp);
 }
 
-/// Tests sessions and several generations of clones, and compares each with its own model. The sessions run first one
-/// after the other and then all at once, each on its own connection and thread.
+/// Compares sessions and several generations of their clones with one model for each session. First one thread uses all
+/// sessions of a family in turn. Then each session has a thread of its own.
 fn families(server: &TestServer, endpoint: &Endpoint) {
     for (seed, slot_size, checksum) in [(50, 4096, true), (80, 65536, false), (110, 2 << 20, false)] {
         let mut family = vec![Model::new(endpoint, slot_size, checksum, seed)];
@@ -184,7 +188,7 @@ fn families(server: &TestServer, endpoint: &Endpoint) {
                 family.push(other);
             }
             if n % 101 == 0 {
-                // Any session of the family may be closed first, even the original one.
+                // Closes the oldest session, which may be the original one. Its clones must keep their contents.
                 let first = family.remove(0);
                 drop(first);
             }

@@ -1,5 +1,5 @@
-//! The limits of each session and the reports about it: quotas, the remaining room in answers, the list of sessions,
-//! and memory that returns to the system when it is no longer needed.
+//! Tests of a session's limits and of the reports about sessions: quotas, the capacity in answers, and the list of
+//! sessions. Also tests that unused memory returns to the system.
 
 mod common;
 
@@ -14,11 +14,11 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 
 const PAGE: u64 = 4096;
 const QUOTA_SLOTS: u64 = 40;
-/// The quota in bytes. It is not a multiple of the slot size: the server counts only whole slots.
+/// The quota in bytes. It is no multiple of the slot size, so the server must round it down to whole slots.
 const QUOTA: u64 = QUOTA_SLOTS * PAGE + 100;
 
-/// Compares random writes and discards of one client with a set of slots. The client is refused exactly when its quota
-/// is used up. Every other answer says how much the client could still hold.
+/// Compares random writes and discards of one client with a set of slots. The server must refuse a write exactly when
+/// the quota is used up. Every other answer must say how many more bytes the client could store.
 fn keeps_to_its_quota(endpoint: &Endpoint) {
     let mut client = Client::open(endpoint, PAGE as u32);
     assert_eq!((client.info.quota_bytes, client.info.capacity_bytes), (QUOTA, QUOTA_SLOTS * PAGE));
@@ -128,7 +128,7 @@ fn sessions_are_listed_with_who_they_are_for_and_what_they_hold() {
     clients[3].write(0, &[1; 3 * PAGE as usize]).expect("held");
     clients[3].read(0, PAGE as u32).expect("a page");
     let (status, sessions) = fetch_sessions(&server.tcp, None, SOON).expect("a list");
-    // The sessions are more than fit into one frame.
+    // One frame cannot carry so many sessions, so the client must ask several times.
     assert_eq!((status.sessions, sessions.len()), (42, 42));
     assert!(sessions.iter().all(|session| session.client == Identity::of_this_process()), "{sessions:?}");
     let of = |number: u64| sessions.iter().find(|session| session.session == number).expect("listed");
@@ -167,19 +167,20 @@ fn memory_that_stays_free_goes_back_and_what_is_held_stays() {
         assert_eq!(client.write(first * PAGE, &bytes).expect("an answer"), AckStatus::Done);
     }
     assert_eq!(server.status().memory_bytes, 6 * MIB);
-    // Two blocks become empty, and the third keeps a few pages that are spread over it.
+    // Discards all pages of two blocks, and most pages of the third block. The third block keeps a few pages that are
+    // spread over the block.
     client.discard(0, 2 << 21);
     for slot in (1024..pages).filter(|slot| slot % 50 != 0) {
         client.discard(slot * PAGE, PAGE as u32);
     }
     server.status_until(|status| (status.memory_bytes, status.memory_free_bytes) == (2 * MIB, 0));
-    // The same rounds also trim blocks, which must not change the pages.
+    // The server's periodic work also trims the third block. This must not change the pages in it.
     std::thread::sleep(Duration::from_millis(300));
     for slot in (1024..pages).filter(|slot| slot % 50 == 0) {
         assert!(client.read(slot * PAGE, PAGE as u32).expect("a page") == page(slot, 1), "page {slot}");
     }
     assert!(matches!(client.read(0, 4096), Err(LinkError::Server { code: ErrorCode::NotHeld, .. })));
-    // The free slots of a trimmed block are used again and show no old bytes.
+    // The free slots of the trimmed block are allocated again, and must not show old bytes.
     let again: Vec<u8> = (0..400).flat_map(|slot| page(slot, 2)).collect();
     assert_eq!(client.write(0, &again).expect("an answer"), AckStatus::Done);
     assert!(client.read(0, again.len() as u32).expect("pages") == again);

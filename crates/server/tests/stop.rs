@@ -1,4 +1,5 @@
-//! Stopping a server: it answers the requests that have arrived, ends within 5 s, and leaves no files behind.
+//! Tests of stopping a server. It must answer the requests that have arrived, end within 5 s, and remove its socket's
+//! path.
 
 mod common;
 
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{Client, MIB, SOON, TestServer, page};
 use hanare_wire::{AckStatus, Attachment, Endpoint, LinkError, Session, SessionOptions, Wait};
 
-/// Time limit of the stop: the documented 5 s, and 3 s more because a slow machine may notice the end late.
+/// Longest time that a server may take to stop: the documented 5 s, and 3 s more for a slow machine.
 const END: Duration = Duration::from_secs(8);
 
 #[test]
@@ -27,7 +28,8 @@ fn requests_in_flight_are_answered_and_then_the_links_close() {
     }
     let start = Instant::now();
     server.stop.stop();
-    // The two connections run in no fixed order, so each page has one of two versions. Every page must be whole.
+    // Reads and writes use different connections, so each page may have the old or the new version. It must not be a
+    // mixture of both versions.
     for n in 0..200u64 {
         let bytes = client.receive(n * 4096, 4096).expect("a page that was asked for before");
         assert!(bytes == page(n, 1) || bytes == page(n, 2), "page {n}");
@@ -45,8 +47,8 @@ fn requests_in_flight_are_answered_and_then_the_links_close() {
     assert!(matches!(result, Err(LinkError::Unreachable { .. })));
 }
 
-/// Three clients that do not end by themselves: one never stops sending requests, one reads no answers, and one never
-/// sends a HELLO.
+/// Stops a server with three clients that do not end by themselves. One client never stops sending requests, one reads
+/// no answers, and one never sends a HELLO.
 #[test]
 fn clients_that_will_not_end_are_cut() {
     let server = TestServer::start(64 * MIB);

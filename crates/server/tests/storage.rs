@@ -1,4 +1,4 @@
-//! Slots, their limits and their reuse, as clients and the status report see them.
+//! Tests of slots, their limits and their reuse.
 
 mod common;
 
@@ -42,7 +42,7 @@ fn freed_slots_are_reused_and_counted() {
     }
 }
 
-/// A session writes one page of a slot of 64 KiB that another session had filled. The rest of the slot must read as
+/// A session writes one page of a 64 KiB slot that an ended session had filled. The rest of the slot must read as
 /// zeroes.
 #[test]
 fn nothing_of_another_session_ever_shows() {
@@ -90,8 +90,8 @@ fn a_slot_written_again_in_part_reads_as_zeroes_elsewhere() {
     assert_eq!(server.status().slots_reused, 2);
 }
 
-/// The client announces the bytes of a slot, sends a few of them, and reads the slot on its other connection. It must
-/// not see the old bytes of the slot.
+/// A client begins a WRITE of a whole slot but sends only a few bytes. Meanwhile it reads the slot on its other
+/// connection. It must not read the old bytes of the slot.
 #[test]
 fn a_write_cut_short_shows_nothing() {
     let server = TestServer::start(2 * MIB);
@@ -111,21 +111,21 @@ fn a_write_cut_short_shows_nothing() {
         let error = replies.try_header(Wait::Block { timeout: SOON }).expect_err("nothing held yet");
         assert!(matches!(error, LinkError::Server { code: ErrorCode::NotHeld, .. }), "{error:?}");
         if wait == 0 {
-            // When its connection is closed, the write ends, and its slots are free again.
+            // When the connection of the write is closed, the server must free the slots of the unfinished write.
             rustix::net::shutdown(writer.as_fd(), rustix::net::Shutdown::Both).expect("shut down");
             server.status_until(|status| status.slots == 0);
         }
     }
 }
 
-/// Writes 1 MiB slots until the server is full. Returns the number of slots that it took.
+/// Writes 1 MiB slots until the server is full. Returns the number of slots that the server stored.
 fn fill(client: &mut Client) -> u64 {
     let full = |n: &u64| client.write(n * MIB, &vec![*n as u8; 1 << 20]).expect("an answer") == AckStatus::Full;
     (0..1024).find(full).unwrap_or(1024)
 }
 
-/// A program may be stopped in the middle of a WRITE while answers wait for it. It must find its pages when it goes on,
-/// so the server waits without limit.
+/// A program may be stopped in the middle of a WRITE, and before it has read all answers. It must find its pages when
+/// it continues, so the server must wait without limit.
 #[test]
 fn a_client_that_pauses_keeps_its_session() {
     let server = TestServer::start(8 * MIB);
@@ -151,8 +151,8 @@ fn memory_then_spill_then_full() {
         let disk = rustix::fs::statvfs(spill.path()).expect("a disk");
         disk.f_bavail * disk.f_frsize
     };
-    // The margin leaves 64 MiB of the disk to the server. Other processes use the disk too. So an attempt proves
-    // nothing if the disk's free space changed during the attempt.
+    // The margin leaves 64 MiB of the disk to the server. If other processes change the free space of the disk
+    // meanwhile, the test tries again.
     let (server, mut client, held) = (0..20)
         .find_map(|_| {
             let before = free();
@@ -174,7 +174,7 @@ fn memory_then_spill_then_full() {
     for n in 0..held {
         assert!(client.read(n * MIB, 1 << 20).expect("a page").iter().all(|byte| *byte == n as u8), "slot {n}");
     }
-    // The connection still works after the refusal. A freed slot makes room again.
+    // After the refusal, the connection must still work, and a freed slot must make room again.
     client.discard(0, 1 << 20);
     assert_eq!(client.write(5000 * MIB, &vec![7; 1 << 20]).expect("an answer"), AckStatus::Done);
 }
@@ -215,7 +215,7 @@ fn a_dead_client_frees_its_slots_and_a_living_one_keeps_its_own() {
     let mut dying = Client::open(&server.tcp, 4096);
     dying.write(0, &vec![1; 4 << 20]).expect("an answer");
     assert_eq!(server.status().slots, 1025);
-    // The session stays open with the other of its two connections.
+    // Closes one of the session's two connections. The session must stay open.
     let Client { requests, replies, writer, .. } = dying;
     drop(writer);
     let status = server.status_until(|status| status.sessions == 2);
@@ -246,7 +246,7 @@ fn many_requests_in_flight_are_answered_in_order() {
     assert_eq!(client.ack(77).expect("an answer"), AckStatus::Done);
     let ranges: Vec<_> = (0..500u64).rev().map(|n| (n, n * PAGE, 4096)).collect();
     client.requests.request_many(&ranges).expect("sent");
-    // A range that is not held fails alone, between ranges that succeed.
+    // This request is for a range that was never written. Only this request may fail.
     client.requests.request(1000, 1000 * PAGE, 4096).expect("sent");
     client.requests.request(0, 0, 500 * PAGE as u32).expect("sent");
     for n in (0..500).rev() {
@@ -279,7 +279,8 @@ fn configurations_that_cannot_work_are_refused() {
     assert!(matches!(error, ServerError::NoKey { .. }) && error.to_string().contains("--key"), "{error}");
     assert!(matches!(bind(&["[::]:0"], 4 * MIB, None), ServerError::NoKey { .. }));
 
-    // A new server refuses a path on which another server listens. It takes over a path that a dead server left behind.
+    // A new server must not replace the socket of a listening server. It must replace the socket of a server that has
+    // ended.
     let dir = tempfile::tempdir().expect("temporary directory");
     let path = dir.path().join("socket");
     let endpoint = Endpoint::Unix(path.clone());
@@ -293,7 +294,8 @@ fn configurations_that_cannot_work_are_refused() {
     assert!(!path.exists());
 }
 
-/// A clone takes no slots until one of the two sessions writes. Then it takes one slot for each slot written.
+/// A clone must use no slots of its own at first. Each slot that one of the two sessions then writes must use one more
+/// slot.
 #[test]
 fn a_clone_shares_slots_until_one_side_writes() {
     let server = TestServer::start(64 * MIB);
@@ -318,12 +320,13 @@ fn a_clone_shares_slots_until_one_side_writes() {
     assert!(child.read(5 * 4096, 4096).expect("held") == page(5, 4));
     assert!(child.read(6 * 4096, 4096).expect("held") == page(6, 1));
     drop(parent);
-    // The parent's end frees its own versions of pages 5 and 6. The child keeps the 95 slots that it holds.
+    // The end of the parent frees the parent's versions of pages 5 and 6. The child keeps its 95 slots.
     server.status_until(|status| status.sessions == 1 && status.slots == 95);
     assert!(child.read(99 * 4096, 4096).expect("held") == page(99, 1));
 }
 
-/// If there is no room for a copy, the server answers a write with FULL, and both sessions keep their contents.
+/// If the server has no room for the copy of a shared slot, it must answer a write with FULL. Both sessions must keep
+/// their contents.
 #[test]
 fn a_full_server_says_so_when_a_shared_slot_is_written() {
     let server = TestServer::start(2 * MIB);

@@ -1,5 +1,5 @@
-//! Clients that may not use the server or do not follow its protocol: wrong keys and tokens, garbage, false lengths.
-//! Each is refused with a reason, and all other clients are served as before.
+//! Tests of clients that may not use the server or that break its protocol: wrong keys and tokens, garbage, false
+//! lengths. The server must refuse each such client with a reason, and go on serving all other clients.
 
 mod common;
 
@@ -101,7 +101,7 @@ fn frame(stream: &mut TcpStream) -> (Header, Vec<u8>) {
     (header, payload)
 }
 
-/// Opens a connection that the server welcomes to a new session.
+/// Opens a connection to a new session. Returns the connection and the server's WELCOME.
 fn welcomed(server: &TestServer) -> (TcpStream, Welcome) {
     let mut stream = connect(server);
     hello(&mut stream, Role::Session, 0, [0; 16]);
@@ -231,7 +231,7 @@ fn more_connections_than_allowed_are_turned_away() {
 /// Longest time that an honest client may wait while hostile clients are connected.
 const SERVED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Checks that a new client can connect and is served in time. `beside` names the hostile clients in the message of a
+/// Checks that the server serves a new client in time. `beside` describes the hostile clients, for the text of a
 /// failure.
 fn serves_others(server: &TestServer, beside: &str) {
     let start = Instant::now();
@@ -258,7 +258,7 @@ fn those_who_say_half_of_it_or_nothing_keep_nobody_waiting() {
         serves_others(&server, what);
         let start = Instant::now();
         for mut stream in strangers {
-            // Each connection must end in time. The server may refuse it with a reason or cut it.
+            // The server must end each connection in time. It may send a reason, or just close the connection.
             let (Ok(_) | Err(_)) = stream.read_to_end(&mut Vec::new());
         }
         assert!(start.elapsed() < 2 * SERVED_WITHIN, "{what}: {:?}", start.elapsed());
@@ -282,7 +282,7 @@ fn half_frames_and_lying_lengths_after_the_welcome_hold_up_nobody_else() {
     }
 }
 
-/// One peer opens connections as fast as it can, more than the server has places and descriptors for.
+/// One peer opens connections as fast as it can, and more than the server's limit. Other clients must still be served.
 #[test]
 fn a_flood_of_connections_keeps_no_client_out() {
     let server = TestServer::start_with(8 * MIB, |config| config.connections_max = 32);
@@ -318,7 +318,7 @@ fn a_flood_of_connections_keeps_no_client_out() {
     server.status_until(|status| status.sessions == 1);
 }
 
-/// A peer that repeats the overheard messages of a client's handshake gets no access.
+/// A peer sends the messages again by which an honest client has proved its key. The server must refuse the peer.
 #[test]
 fn a_handshake_that_was_overheard_opens_nothing() {
     let key = key("the right key 123");
@@ -346,7 +346,7 @@ fn a_handshake_that_was_overheard_opens_nothing() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
-    /// A welcomed client sends arbitrary frames. The server must continue, and must hold nothing for that client
+    /// A client sends random frames after its handshake. The server must keep running, and must free the client's slots
     /// afterwards.
     #[test]
     fn any_frames_at_all_leave_the_server_in_order(
@@ -374,7 +374,7 @@ proptest! {
             }
         }
         drop(stream);
-        // A session's slots are freed a moment after the session ends.
+        // The server frees a session's slots a moment after the session ends.
         server.status_until(|status| (status.sessions, status.slots, status.slots_free) == (0, 0, 0));
     }
 }

@@ -1,4 +1,4 @@
-//! Checks the sizes that users set against the memory that this process may use.
+//! Checks the sizes that users give against the memory that this process may use.
 
 use hanare_sys::memory::Memory;
 use thiserror::Error;
@@ -15,7 +15,7 @@ pub struct TooMuch {
 /// Refuses a size of local memory that is larger than all memory. `what` is the flag or variable that the user gave.
 ///
 /// # Errors
-/// Returns [`TooMuch`] if `bytes` is more than all memory.
+/// Returns [`TooMuch`] if `bytes` is larger than all memory.
 pub fn check(what: &str, bytes: u64, memory: &Memory) -> Result<(), TooMuch> {
     if bytes > memory.total_bytes {
         return Err(TooMuch { what: what.to_owned(), bytes, memory: *memory });
@@ -23,7 +23,7 @@ pub fn check(what: &str, bytes: u64, memory: &Memory) -> Result<(), TooMuch> {
     Ok(())
 }
 
-/// Returns a warning if a size is beyond the memory available now. Such a size may still work.
+/// Returns a warning if `bytes` is more than the memory available now. Such a size may still work.
 #[must_use]
 pub fn warning(what: &str, bytes: u64, memory: &Memory) -> Option<String> {
     let left = memory.available_bytes;
@@ -41,7 +41,8 @@ fn owner(memory: &Memory) -> &'static str {
     }
 }
 
-/// Formats a size for people: a whole number of a unit, or one decimal digit if it is not whole.
+/// Returns a size as text for users, in the largest unit that fits. The text has one decimal digit if the number is not
+/// whole.
 fn about(bytes: u64) -> String {
     let (unit, shift) = [("T", 40), ("G", 30), ("M", 20), ("K", 10)]
         .into_iter()

@@ -1,8 +1,9 @@
-//! The host file of the DLM papers. It names the compute node and the memory servers, and the memory of each.
+//! The host file of the DLM papers. It names the compute node and the memory servers, and how much memory each of them
+//! gives.
 //!
-//! Each line names a host (or `host:port`) and its memory in megabytes. The first line is the compute node, and the
-//! others are memory servers. `//` and `#` begin a comment. The form is that of figure 3 of *DLM memory management*, in
-//! which a megabyte is 1024 KiB. This module only reads the file. It does not connect to any host.
+//! Each line names a host (or `host:port`) and how many megabytes the host gives. The first line is the compute node.
+//! The other lines are memory servers. `//` and `#` begin a comment. The form is that of figure 3 of *DLM memory
+//! management*, where a megabyte is 1024 KiB. This module only reads the file, and connects to no host.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,7 @@ use thiserror::Error;
 
 use crate::ServerSpec;
 
-/// The most hosts in a file.
+/// The largest number of hosts in a file.
 const HOSTS_MAX: usize = 4096;
 /// The longest host file, in bytes.
 const FILE_LEN_MAX: u64 = 1 << 20;
@@ -27,7 +28,7 @@ pub enum HostfileError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// The file is too long for a host file.
+    /// The file is too long to be a host file.
     #[error("{path} is larger than 1 MiB and no host file; check -f", path = path.display())]
     TooLong {
         /// The file.
@@ -40,7 +41,7 @@ pub enum HostfileError {
         file: String,
         /// The number of the line, counted from 1.
         line: usize,
-        /// The error in the line.
+        /// What is wrong with the line.
         reason: String,
     },
     /// The file names no host.
@@ -54,7 +55,7 @@ pub enum HostfileError {
     NoServer {
         /// The file's name.
         file: String,
-        /// The compute node.
+        /// The first host, which is the compute node.
         compute: String,
     },
     /// `-n` does not fit the number of hosts in the file.
@@ -62,7 +63,7 @@ pub enum HostfileError {
     Count {
         /// The file's name.
         file: String,
-        /// The number of hosts that the user asks for.
+        /// The number that the user gave with `-n`.
         count: usize,
         /// The number of hosts in the file.
         hosts: usize,
@@ -72,21 +73,21 @@ pub enum HostfileError {
 /// The contents of a host file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hostfile {
-    /// Name of the compute node. The name has no effect: the program runs on the host on which it is started.
+    /// Name of the compute node. The name has no effect, because the program runs on the host where it was started.
     pub compute: String,
-    /// Local memory of the compute node, in bytes. It is the budget if `--local` is not given.
+    /// Local memory of the compute node, in bytes. It is the budget if the user gives no `--local`.
     pub compute_bytes: u64,
-    /// The memory servers in the order of the file, each with its capacity.
+    /// The memory servers in the file's order, each with its capacity.
     pub servers: Vec<ServerSpec>,
 }
 
 impl Hostfile {
-    /// Reads `path` and keeps the first `count` hosts, including the compute node. Keeps all hosts if `count` is
-    /// `None`.
+    /// Reads the host file `path`. Keeps the first `count` hosts, including the compute node, or all hosts if `count`
+    /// is `None`.
     ///
     /// # Errors
-    /// Fails if the file cannot be read, has a malformed line or names no memory server. Also fails if `count` does not
-    /// fit the number of hosts.
+    /// Returns an error if the file is unreadable, too long or malformed, or if it names no memory server. Also returns
+    /// an error if `count` is below 2 or above the number of hosts.
     pub fn read(path: &Path, count: Option<usize>) -> Result<Self, HostfileError> {
         let unreadable = |source| HostfileError::Unreadable { path: path.to_owned(), source };
         let length = std::fs::metadata(path).map_err(unreadable)?.len();
@@ -97,10 +98,10 @@ impl Hostfile {
         Self::parse(&String::from_utf8_lossy(&text), &path.display().to_string(), count)
     }
 
-    /// Parses the text of a host file. Error messages name the file as `file`.
+    /// Parses the text of a host file. Error messages use `file` as the file's name.
     ///
     /// # Errors
-    /// Fails like [`Hostfile::read`].
+    /// Returns the errors of [`Hostfile::read`], except those of reading the file.
     pub fn parse(text: &str, file: &str, count: Option<usize>) -> Result<Self, HostfileError> {
         let mut hosts = Vec::new();
         for (index, line) in text.lines().enumerate() {
@@ -159,7 +160,7 @@ fn parse_line(line: &str) -> Result<Option<Host>, String> {
     Ok(Some(Host { name: name.to_owned(), endpoint, bytes }))
 }
 
-/// Returns the line without its comment.
+/// Returns the part of the line before its comment.
 fn without_comment(line: &str) -> &str {
     let end = [line.find("//"), line.find('#')].into_iter().flatten().min();
     &line[..end.unwrap_or(line.len())]

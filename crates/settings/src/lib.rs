@@ -1,8 +1,8 @@
-//! The settings of one run. `hanare run` or `dlm_startup` decides the settings, and `HANARE_*` variables pass them to
-//! the program.
+//! The settings of one run: `hanare run` or `dlm_startup` decides them, and `HANARE_*` variables carry them to the
+//! program.
 //!
-//! This crate knows the names, forms and defaults of the settings, but not their effects. It checks every value, so the
-//! engine, the preload library, the C API and the command refuse the same values with the same messages.
+//! This crate defines the names, forms and defaults of the settings, but not their effects. It checks every value. So
+//! the engine, the preload library, the C API and the command refuse the same values with the same messages.
 
 #![forbid(unsafe_code)]
 
@@ -29,25 +29,25 @@ pub use values::{
 };
 use values::{parse_number, parse_reserve};
 
-/// The smallest allocation that is far with `HANARE_FAR=large`, in bytes.
+/// Size in bytes of the smallest allocation that is placed in far memory under `HANARE_FAR=large`.
 pub const FAR_LARGE: usize = 128 << 10;
-/// Default of `HANARE_FAR`.
+/// Default of `HANARE_FAR`: size in bytes of the smallest allocation that is placed in far memory.
 pub const DEFAULT_FAR: usize = FAR_LARGE;
 /// Default of `HANARE_RESERVE`: address space reserved for far memory, in bytes.
 pub const DEFAULT_RESERVE: u64 = 256 << 30;
 /// Default of `HANARE_TIMEOUT`: the longest wait for a silent server, in seconds.
 pub const DEFAULT_TIMEOUT_S: u32 = 3;
-/// The most memory servers of a run. Each server needs a thread and two connections, and the numbers of servers have 16
-/// bits.
+/// The largest number of memory servers of a run. Each server needs a thread and two connections, and the number of a
+/// server has 16 bits.
 pub const SERVERS_MAX: usize = 1024;
 /// Default of `HANARE_TRACE_BYTES`: the largest trace, in bytes.
 pub const DEFAULT_TRACE_BYTES: u64 = 256 << 20;
-/// Default of `HANARE_POLICY`.
+/// Default of `HANARE_POLICY`: the name of the replacement policy.
 pub const DEFAULT_POLICY: &str = "auto";
-/// Default of `HANARE_PREFETCH`.
+/// Default of `HANARE_PREFETCH`: the name of the prefetcher.
 pub const DEFAULT_PREFETCH: &str = "auto";
 
-/// Why the settings were refused.
+/// Why the settings as a whole were refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SettingsError {
     /// A required variable is missing.
@@ -61,27 +61,27 @@ pub enum SettingsError {
     Value {
         /// The variable.
         variable: &'static str,
-        /// The error in the value.
+        /// What is wrong with the variable's value.
         source: ValueError,
     },
-    /// The budget cannot hold two pages.
+    /// The budget of local memory cannot hold two pages.
     #[error(
         "the local budget of {given} is below two pages of {page}; give at least --local {least}, better 64M or more",
         given = format_size(*given), page = format_size(*page), least = format_size(2 * *page)
     )]
     Budget {
-        /// Bytes asked for.
+        /// The budget that the user gave, in bytes.
         given: u64,
         /// Page size in bytes.
         page: u64,
     },
-    /// A name is not that of a policy or prefetcher.
+    /// The name or a parameter of the policy or prefetcher is invalid.
     #[error(transparent)]
     Choice(#[from] SpecError),
     /// `HANARE_DISABLE` names an unknown feature.
     #[error(transparent)]
     Disable(#[from] FeaturesError),
-    /// No memory server is named, so the run has no place for evicted pages.
+    /// The settings name no memory server, so evicted pages could not be stored.
     #[error("no memory server is named; set HANARE_SERVERS or HANARE_PRIVATE, or start with 'hanare run'")]
     NoServer,
     /// The settings name more servers than a run may use.
@@ -89,24 +89,24 @@ pub enum SettingsError {
     Servers {
         /// The number of servers given.
         given: usize,
-        /// The most servers allowed.
+        /// The largest number of servers allowed.
         most: usize,
     },
-    /// A server is named twice. Its capacity would count twice, so the program could allocate more than the servers
-    /// hold.
+    /// The settings name a server twice. The server's capacity would count twice, so the program could allocate more
+    /// memory than the servers can store.
     #[error("memory server {0} is named twice; name it once, with =SIZE if it is to hold more than its part")]
     Twice(Endpoint),
 }
 
-/// All settings of a run. [`Settings::new`] returns the defaults. [`Settings::from_env`] reads the variables that
-/// [`Settings::to_env`] returns.
+/// All settings of a run. `Settings::new` returns the defaults. `from_env` reads the variables that `to_env` returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// `HANARE_LOCAL`: the budget, which is the most far memory that may be in this machine's memory.
+    /// `HANARE_LOCAL`: how much far memory may be in this machine's memory at once.
     pub local: Local,
-    /// `HANARE_PRIVATE`: the AF_UNIX socket of the private server on this host, if there is one.
+    /// `HANARE_PRIVATE`: path of the AF_UNIX socket of the run's private server on this host. `None` if there is no
+    /// such server.
     pub private: Option<PathBuf>,
-    /// `HANARE_SERVERS`: the memory servers that the user names, in the user's order.
+    /// `HANARE_SERVERS`: the memory servers that the user named, in the user's order.
     pub servers: Vec<ServerSpec>,
     /// `HANARE_PAGE_SIZE`: the page size.
     pub page_size: PageSize,
@@ -116,35 +116,37 @@ pub struct Settings {
     pub prefetch: String,
     /// `HANARE_SEED`: seed of the random numbers that policies draw.
     pub seed: u64,
-    /// `HANARE_MODE`: how accesses to absent far pages are caught.
+    /// `HANARE_MODE`: how accesses to absent far pages are trapped.
     pub mode: Mode,
-    /// `HANARE_DISABLE`: the kernel features that Hanare must not use, by the names of [`Disabled::WORDS`]; empty for
+    /// `HANARE_DISABLE`: kernel features that Hanare must not use, by the names of [`Disabled::WORDS`]. Empty means
     /// none.
     pub disable: String,
-    /// `HANARE_FAR`: smallest allocation that becomes far, in bytes; 0 for `all`, [`FAR_LARGE`] for `large`.
+    /// `HANARE_FAR`: size in bytes of the smallest allocation that is placed in far memory. The word `all` is 0, and
+    /// `large` is [`FAR_LARGE`].
     pub far: usize,
-    /// `HANARE_STATIC`: whether large static arrays are far.
+    /// `HANARE_STATIC`: whether large static arrays are placed in far memory.
     pub statics: bool,
-    /// `HANARE_OVERCOMMIT`: in which cases an allocation is refused because the servers lack room.
+    /// `HANARE_OVERCOMMIT`: when an allocation is refused for lack of room on the servers.
     pub overcommit: Overcommit,
     /// `HANARE_RESERVE`: address space for far memory, in bytes.
     pub reserve: u64,
-    /// `HANARE_STATS_FD`: the memfd of the shared counters.
+    /// `HANARE_STATS_FD`: descriptor of the memfd that holds the run's shared counters.
     pub stats_fd: Option<i32>,
-    /// `HANARE_STATS_PID`: a process that holds the descriptor `stats_fd`, in case the program has closed its own copy.
+    /// `HANARE_STATS_PID`: a process that has the descriptor `stats_fd` open. A program that has closed its own copy
+    /// opens the memfd through this process' `/proc` directory.
     pub stats_pid: Option<i32>,
-    /// `HANARE_KEY_FILE`: file with the key shared with the servers.
+    /// `HANARE_KEY_FILE`: path of the file with the key that this run and its servers share.
     pub key_file: Option<PathBuf>,
     /// `HANARE_TIMEOUT`: the longest wait for a silent server, in seconds.
     pub timeout_s: u32,
     /// `HANARE_TRACE`: absolute path of the file into which the run is recorded. The file exists and is empty.
     pub trace: Option<PathBuf>,
-    /// `HANARE_TRACE_BYTES`: the largest size of the trace file, in bytes.
+    /// `HANARE_TRACE_BYTES`: largest size of the file `trace`, in bytes.
     pub trace_bytes: u64,
 }
 
 impl Settings {
-    /// Returns the defaults for a budget. They name no server yet.
+    /// Returns the default settings for a budget. They name no server.
     #[must_use]
     pub fn new(local: Local) -> Self {
         Settings {
@@ -170,32 +172,31 @@ impl Settings {
         }
     }
 
-    /// Reads and checks the settings in the environment of this process.
+    /// Reads and checks the settings in this process' environment.
     ///
     /// # Errors
-    /// Fails like [`Settings::from_environment`].
+    /// Returns the errors of [`Settings::from_environment`].
     pub fn from_env() -> Result<Self, SettingsError> {
         let settings = Self::from_lookup(std::env::var_os)?;
         settings.validate()?;
         Ok(settings)
     }
 
-    /// Reads and checks the settings in the environment of a process.
+    /// Reads and checks the settings in a process' environment.
     ///
     /// # Errors
-    /// Fails for the first variable that is missing or malformed, for a budget below two pages, or if no server is
-    /// named.
+    /// Returns an error for the first variable that is missing or malformed, or if [`Settings::validate`] fails.
     pub fn from_environment(environment: &Environment) -> Result<Self, SettingsError> {
         let settings = Self::from_lookup(|name| environment.get(name))?;
         settings.validate()?;
         Ok(settings)
     }
 
-    /// Returns the settings that a process of a run needs at its start: the trap mode, the smallest allocation that is
-    /// far (in bytes), and the kernel features not to use.
+    /// Returns the settings that a process needs before all others. These are the trap mode, the size of the smallest
+    /// allocation in far memory, and the kernel features that Hanare must not use.
     ///
     /// # Errors
-    /// Fails if one of the three settings is malformed.
+    /// Returns an error if one of the three variables is malformed.
     pub fn brief(environment: &Environment) -> Result<(Mode, usize, Disabled), SettingsError> {
         let vars = Variables(|name| environment.get(name));
         let mode = vars.value("HANARE_MODE", Mode::from_str)?.unwrap_or(Mode::Auto);
@@ -204,19 +205,19 @@ impl Settings {
         Ok((mode, far, disabled))
     }
 
-    /// Returns whether large static arrays are to be far. Returns false for an invalid value: the start of far memory
-    /// then reports the error.
+    /// Checks whether large static arrays should be placed in far memory. Returns false for an invalid value, which is
+    /// reported when far memory starts.
     #[must_use]
     pub fn statics_are_far(environment: &Environment) -> bool {
         let vars = Variables(|name| environment.get(name));
         vars.value("HANARE_STATIC", values::parse_switch).is_ok_and(|value| value.unwrap_or(true))
     }
 
-    /// Reads the settings with `lookup`, which returns the value of a variable. The caller may change the settings and
-    /// must then call [`Settings::validate`].
+    /// Reads the settings from any source of variables. `lookup` returns the value of a variable. The caller must then
+    /// call [`Settings::validate`].
     ///
     /// # Errors
-    /// Fails for the first variable that is missing or malformed.
+    /// Returns an error for the first variable that is missing or malformed.
     pub fn from_lookup(lookup: impl Fn(&'static str) -> Option<OsString>) -> Result<Self, SettingsError> {
         let vars = Variables(lookup);
         let local = vars.value("HANARE_LOCAL", Local::from_str)?.ok_or(SettingsError::Missing("HANARE_LOCAL"))?;
@@ -247,10 +248,10 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Checks the settings as a whole. The budget must fit the page size, and there must be a server for the pages.
+    /// Checks the settings together. The budget must hold two pages, and the settings must name a server.
     ///
     /// # Errors
-    /// Fails like [`Settings::validate_values`], or if no server is named.
+    /// Returns the errors of [`Settings::validate_values`], or an error if the settings name no server.
     pub fn validate(&self) -> Result<(), SettingsError> {
         self.validate_values()?;
         if self.private.is_none() && self.servers.is_empty() {
@@ -259,11 +260,11 @@ impl Settings {
         Ok(())
     }
 
-    /// Performs the part of [`Settings::validate`] that is possible before a private server is started.
+    /// Does the checks of [`Settings::validate`] that are possible before a private server is started.
     ///
     /// # Errors
-    /// Fails for a budget below two pages, and for an unknown policy, prefetcher or feature to disable. Also fails for
-    /// too many servers, or for a server that is named twice.
+    /// Returns an error for a budget below two pages, and for an unknown policy, prefetcher or feature to disable. Also
+    /// returns an error for too many servers, or for a server that is named twice.
     pub fn validate_values(&self) -> Result<(), SettingsError> {
         self.disabled()?;
         let space = Space { units: 64, block_units: 1, seed: self.seed, hides: true };
@@ -296,12 +297,13 @@ impl Settings {
     /// Returns the kernel features that Hanare must not use.
     ///
     /// # Errors
-    /// Fails if `disable` names an unknown feature.
+    /// Returns an error if `disable` names an unknown feature.
     pub fn disabled(&self) -> Result<Disabled, SettingsError> {
         Ok(Disabled::parse(&self.disable)?)
     }
 
-    /// Returns the variables that pass these settings to the program. A variable that is absent means its default.
+    /// Returns the names and values of the variables that carry these settings to the program. A variable that is
+    /// absent has its default.
     #[must_use]
     pub fn to_env(&self) -> Vec<(String, String)> {
         let mut vars = vec![
@@ -341,8 +343,8 @@ impl Settings {
         vars.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// All variables that [`Settings::from_env`] reads. A program that starts a run can use the list to clear inherited
-    /// ones.
+    /// Every variable that [`Settings::from_env`] reads. A program that starts a run can clear inherited values of
+    /// these variables.
     pub const VARIABLES: [&'static str; 19] = [
         "HANARE_LOCAL",
         "HANARE_PRIVATE",
@@ -372,8 +374,7 @@ fn set<T>(field: &mut T, value: Option<T>) {
     }
 }
 
-/// Reads variables by the function in the field, and adds the variable's name to every error. An empty variable counts
-/// as absent.
+/// Looks variables up and adds the variable's name to every error. An empty variable counts as absent.
 struct Variables<F>(F);
 
 impl<F: Fn(&'static str) -> Option<OsString>> Variables<F> {
@@ -400,18 +401,19 @@ impl<F: Fn(&'static str) -> Option<OsString>> Variables<F> {
     }
 }
 
-/// Hanare's variables at the start of a process. The program may change its environment later.
+/// The environment variables of a process, as they were when the process started. The program may change its
+/// environment later.
 #[derive(Debug)]
 pub struct Environment(Vec<(OsString, OsString)>);
 
 impl Environment {
-    /// Makes an environment from names and values.
+    /// Makes an environment from pairs of a name and a value.
     #[must_use]
     pub fn of(variables: Vec<(OsString, OsString)>) -> Self {
         Self(variables)
     }
 
-    /// Returns the value of a variable, or `None` if it is not set.
+    /// Returns the value of a variable, or `None` if the variable is not set.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<OsString> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())

@@ -1,4 +1,4 @@
-//! The single values of the settings: how they are written, and the errors for wrong values.
+//! The types of single values of the settings, and the functions that parse and print them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,25 +6,25 @@ use std::str::FromStr;
 use hanare_wire::{Endpoint, EndpointError};
 use thiserror::Error;
 
-/// Smallest page that Hanare moves, in bytes. It is also the granularity of every far allocation.
+/// Size in bytes of the smallest page that Hanare moves. Far allocations consist of whole pages of this size.
 pub const PAGE_SIZE_MIN: u32 = 4 << 10;
-/// Largest page that Hanare moves, in bytes.
+/// Size in bytes of the largest page that Hanare moves.
 pub const PAGE_SIZE_MAX: u32 = 2 << 20;
 
 const RESERVE_MIN: u64 = 16 << 20;
 const RESERVE_MAX: u64 = 64 << 40;
 /// Largest `HANARE_TIMEOUT`, in seconds.
 pub const TIMEOUT_MAX_S: u32 = 3600;
-/// Longest name of a policy or prefetcher, in bytes. It must fit the 64-byte fields of the shared counters.
+/// Longest name of a policy or prefetcher, in bytes. The name must fit into a 64-byte field of the shared counters.
 const NAME_LEN_MAX: usize = 63;
 
-/// Why a single value was refused. The message quotes the value, but does not name its flag or variable.
+/// Why a single value was refused. The message contains the value, but not the name of its flag or variable.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ValueError {
     /// The text is not a size.
     #[error("'{0}' is not a size; give bytes, or a number with K, M, G or T, such as 256M or 1.5G")]
     NotASize(String),
-    /// The size does not fit in 64 bits.
+    /// The size has more than 64 bits.
     #[error("'{0}' is more than 64 bits can count; give a smaller size")]
     TooLarge(String),
     /// The text is not a percentage.
@@ -36,13 +36,13 @@ pub enum ValueError {
     /// The text is not a trap mode.
     #[error("'{0}' is not a trap mode; give auto, thread, sigbus or sigsegv")]
     NotAMode(String),
-    /// The text is no known value of `HANARE_OVERCOMMIT`.
+    /// The text is not a value of `HANARE_OVERCOMMIT`.
     #[error("'{0}' is not a way to overcommit; give heuristic, always or never")]
     NotAnOvercommit(String),
     /// The text is neither `on` nor `off`.
     #[error("'{0}' is neither on nor off")]
     NotASwitch(String),
-    /// The text does not have the form of a policy's or prefetcher's name.
+    /// The text does not have the form of a name.
     #[error(
         "'{0}' is not a name; give NAME or NAME:PARAMETER=VALUE,... in 63 lower-case letters, digits, '-' or '_' at most"
     )]
@@ -52,13 +52,13 @@ pub enum ValueError {
     NotAServer {
         /// The text given.
         text: String,
-        /// The error in the text.
+        /// What is wrong with the text.
         reason: &'static str,
     },
     /// The text is not an address.
     #[error("{0}")]
     NotAnAddress(String),
-    /// The number is outside its range, or the text is not a number.
+    /// The text is not a whole number within the range.
     #[error("'{text}' is not a whole number from {min} to {max}")]
     OutOfRange {
         /// The text given.
@@ -70,12 +70,12 @@ pub enum ValueError {
     },
 }
 
-/// The budget: how much of the program's far memory may be in this machine's memory at once.
+/// How much of the program's far memory may be in this machine's memory at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Local {
     /// A fixed number of bytes.
     Bytes(u64),
-    /// A percentage of the far bytes that the program has allocated, from 1 to 100.
+    /// A percentage, from 1 to 100, of the far memory that the program has allocated.
     Percent(u8),
 }
 
@@ -111,7 +111,7 @@ pub enum PageSize {
 }
 
 impl PageSize {
-    /// Returns the smallest page size that the engine may use, in bytes. A budget is checked against this size.
+    /// Returns the smallest page size, in bytes, that the engine may use. The budget must hold two pages of this size.
     #[must_use]
     pub fn smallest(self) -> u32 {
         match self {
@@ -146,29 +146,28 @@ impl fmt::Display for PageSize {
     }
 }
 
-/// How accesses to absent far pages are caught.
+/// How accesses to absent far pages are trapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// The engine chooses the best mode that the machine allows.
+    /// The best mode that the machine allows.
     Auto,
-    /// A handler thread reads faults from userfaultfd. This mode works with every system call.
+    /// A handler thread reads userfaultfd. This mode works with every system call.
     Thread,
-    /// The faulting thread resolves its own fault in a SIGBUS handler. This mode is the fastest.
+    /// The faulting thread resolves its own fault in a SIGBUS handler. This is the fastest mode.
     Sigbus,
-    /// The faulting thread resolves its own fault in a SIGSEGV handler, and `mprotect` makes absent pages
-    /// inaccessible. This mode needs no privilege.
+    /// Traps accesses with mprotect and a SIGSEGV handler. This mode needs no privilege.
     Sigsegv,
 }
 
-/// In which cases an allocation is refused because the memory servers lack room. The values mean the same as those of
-/// the kernel's `vm.overcommit_memory`, but for far memory.
+/// When an allocation is refused for lack of room on the memory servers. The choices are like those of the kernel's
+/// `vm.overcommit_memory`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overcommit {
-    /// An allocation is refused if it does not fit into the servers' room together with the pages accessed so far.
+    /// Refuses an allocation that does not fit into the servers' room together with the pages accessed so far.
     Heuristic,
-    /// No allocation is refused. The run ends only if the servers become full.
+    /// Refuses no allocation. The run ends only if the servers are full.
     Always,
-    /// An allocation is refused if it does not fit into the servers' room together with all allocations.
+    /// Refuses an allocation that does not fit into the servers' room together with all earlier allocations.
     Never,
 }
 
@@ -219,13 +218,13 @@ impl fmt::Display for Mode {
     }
 }
 
-/// A memory server and the most bytes to store on it, written as `HOST:PORT` or `unix:PATH` with an optional
-/// `=CAPACITY`.
+/// A memory server, and how many bytes this run may store on it. The text is `HOST:PORT` or `unix:PATH`, followed by
+/// `=CAPACITY` if there is a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerSpec {
     /// The address on which the server listens.
     pub endpoint: Endpoint,
-    /// Most bytes that this run may store on the server; `None` if the user sets no limit.
+    /// Most bytes that this run may store on the server. `None` means no limit.
     pub capacity: Option<u64>,
 }
 
@@ -261,11 +260,11 @@ impl fmt::Display for ServerSpec {
     }
 }
 
-/// Parses a size in bytes: a plain number, or a number with K, M, G or T (powers of 1024). `KB` and `KiB` mean K, and
-/// likewise for the other units. A number with a unit may have a decimal fraction.
+/// Parses a size in bytes: a plain number, or a number with one of the units K, M, G and T. The units are powers of
+/// 1024, and `KB` and `KiB` mean the same as `K`. A number with a unit may have a fraction.
 ///
 /// # Errors
-/// Fails for any other text, and for a size that does not fit in 64 bits.
+/// Returns an error for any other text, and for a size beyond 64 bits.
 pub fn parse_size(text: &str) -> Result<u64, ValueError> {
     let not_a_size = || ValueError::NotASize(text.to_owned());
     let trimmed = text.trim();
@@ -282,13 +281,13 @@ pub fn parse_size(text: &str) -> Result<u64, ValueError> {
     whole.checked_add(fraction_bytes(fraction, shift)).ok_or_else(too_large)
 }
 
-/// Returns the bytes of a size's decimal fraction, for a unit of 2^`shift` bytes. Reads only nine digits: further
-/// digits change even a terabyte by less than a KiB.
+/// Converts the decimal fraction of a size to bytes. The unit is 2^`shift` bytes. Uses the first nine digits only,
+/// because further digits change even a size in terabytes by less than 1100 bytes.
 fn fraction_bytes(fraction: &str, shift: u32) -> u64 {
     let digits = fraction.bytes().take(9);
     let (value, scale) =
         digits.fold((0_u128, 1_u128), |(value, scale), digit| (value * 10 + u128::from(digit - b'0'), scale * 10));
-    // `value` is below `scale`, so the quotient is below 2^`shift` and fits in 64 bits.
+    // `value` is less than `scale`, so the quotient is less than 2^`shift` and fits into 64 bits.
     ((value << shift) / scale) as u64
 }
 
@@ -310,7 +309,8 @@ fn unit_shift(unit: &str) -> Option<u32> {
     }
 }
 
-/// Returns the shortest exact text that [`parse_size`] reads back, such as `256M`, `1536K` or `4097`.
+/// Returns `bytes` as a whole number of the largest unit that divides it, such as `256M`, `1536K` or `4097`.
+/// [`parse_size`] parses the text to `bytes`.
 #[must_use]
 pub fn format_size(bytes: u64) -> String {
     for (shift, unit) in [(40, 'T'), (30, 'G'), (20, 'M'), (10, 'K')] {
@@ -321,10 +321,12 @@ pub fn format_size(bytes: u64) -> String {
     bytes.to_string()
 }
 
-/// Checks the form of a policy's or prefetcher's name. Whether the name exists is checked later.
+/// Checks the form of the name of a policy or prefetcher, with its parameters. Does not check whether the policy or
+/// prefetcher exists.
 ///
 /// # Errors
-/// Fails if the text is empty, longer than 63 bytes, or has other characters than `a-z 0-9 - _ : = ,`.
+/// Returns an error if the text is empty, has more than 63 bytes, or has characters other than `a-z`, `0-9` and
+/// `-_:=,`.
 pub fn parse_name(text: &str) -> Result<String, ValueError> {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_:=,".contains(&byte);
     if text.is_empty() || text.len() > NAME_LEN_MAX || !text.bytes().all(fits) {
@@ -333,10 +335,10 @@ pub fn parse_name(text: &str) -> Result<String, ValueError> {
     Ok(text.to_owned())
 }
 
-/// Parses a list of memory servers that are separated by commas.
+/// Parses a list of memory servers with commas between them.
 ///
 /// # Errors
-/// Fails if a part of the list does not name a server.
+/// Returns an error if a part of the list does not name a server.
 pub fn parse_servers(text: &str) -> Result<Vec<ServerSpec>, ValueError> {
     text.split(',').map(ServerSpec::from_str).collect()
 }
@@ -347,11 +349,11 @@ pub(super) fn parse_number(text: &str, min: u64, max: u64) -> Result<u64, ValueE
     if (min..=max).contains(&number) { Ok(number) } else { Err(refused()) }
 }
 
-/// Parses the setting of which allocations are far: `all`, `large`, or the smallest size. Returns the smallest size in
-/// bytes; 0 for `all`.
+/// Parses a value of `HANARE_FAR`: `all`, `large`, or a size. Returns the size in bytes of the smallest allocation that
+/// is placed in far memory. This is 0 for `all`.
 ///
 /// # Errors
-/// Fails for any other word, for a size of 0, and for a size above the largest reservation.
+/// Returns an error for any other word, and for a size larger than any reservation.
 pub fn parse_far(text: &str) -> Result<usize, ValueError> {
     match text {
         "all" => Ok(0),
@@ -360,7 +362,7 @@ pub fn parse_far(text: &str) -> Result<usize, ValueError> {
     }
 }
 
-/// Returns the text that [`parse_far`] reads as `far`.
+/// Returns the text that [`parse_far`] parses to `far`.
 #[must_use]
 pub fn format_far(far: usize) -> String {
     match far {
@@ -371,8 +373,7 @@ pub fn format_far(far: usize) -> String {
 }
 
 pub(super) fn parse_reserve(text: &str) -> Result<u64, ValueError> {
-    // The size is rounded up to whole pages of the largest size, so that the reservation's end is aligned for every
-    // page size.
+    // Rounds up to whole pages of the largest size, so that the end of the reservation is aligned for every page size.
     let bytes = bounded_size(text, RESERVE_MIN, RESERVE_MAX)?;
     Ok(bytes.next_multiple_of(u64::from(PAGE_SIZE_MAX)))
 }

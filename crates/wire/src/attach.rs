@@ -1,8 +1,8 @@
-//! The same-host link. The server passes files that contain the session's slots, and the client copies pages by itself.
+//! The same-host link: the session's slots lie in files that the server passes to the client.
 //!
 //! The client copies a page to or from its slot without a request and without waking the server. It asks the server
-//! only for more slots, in large runs, and returns slots in the same way. The client itself keeps the table of which
-//! slot holds which page.
+//! only to grant slots or to take slots back, in large runs. The client itself keeps the table that maps pages to
+//! slots.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -17,29 +17,26 @@ use crate::payload::{GRANT_BYTES, Grant, Place, Role, TOKEN_BYTES};
 use crate::read::server_error;
 use crate::socket::{Progress, Socket};
 
-/// Flag in the `code` of an ATTACHED frame. It says that the frame passes a third file, the spill file.
+/// Bit in the `code` of an ATTACHED frame. It says that the frame carries a third file, the spill file.
 pub const ATTACHED_SPILL: u32 = 1;
 
-/// A same-host session's files and its control connection. When this value is dropped or its process dies, the server
-/// frees all of the session's memory.
+/// A same-host session's files and its control connection. The server takes back all of the session's memory when this
+/// value is dropped or the client's process dies.
 #[derive(Debug)]
 pub struct Attachment {
-    /// The file of the slots in memory. It has the size of the server's whole memory limit, and a seal keeps this size,
-    /// so that a client maps it only once. Use only slots that the server granted.
+    /// The file of the slots in memory. Its size is sealed at the server's whole memory limit, so that a client maps it
+    /// only once. The client may use only granted slots.
     pub memfd: OwnedFd,
-    /// The file of the slots on disk. The server extends it before it grants slots. Read and write it, but do not map
-    /// it.
+    /// The file of the slots on disk. `None` if the server has no spill directory. The client must read and write the
+    /// file with system calls instead of mapping it, because the file grows.
     pub spill: Option<OwnedFd>,
-    /// A socket that opens further links to this server. It works even if the server's path cannot be reached: see
-    /// [`Attachment::open_through`].
+    /// A socket for [`Attachment::open_through`], which opens further links to this server without the server's path.
     pub door: OwnedFd,
     /// Size of one slot, in bytes.
     pub slot_size: u32,
-    /// Bytes that the server could hold for this session when the session was opened, in memory and spill file
-    /// together.
+    /// Bytes that the server could hold for this session when it answered, in memory and spill file together.
     pub capacity_bytes: u64,
-    /// Bytes that the server could hold for this session in addition to the granted slots, according to its last
-    /// answer.
+    /// How many more bytes the server could grant, as of its last answer.
     pub capacity_left_bytes: u64,
     identity: (u64, [u8; TOKEN_BYTES]),
     control: Socket,
@@ -59,15 +56,15 @@ impl Attachment {
         Attachment::begin(By::Path(path), slot_size, None)
     }
 
-    /// Opens a same-host session with the server that passed this [door](Self::door). This works even if the server's
-    /// path cannot be reached: in another root or mount namespace, or as another user.
+    /// Opens a same-host session with the server that handed out this [door](Self::door). This works even if this
+    /// process cannot reach the server's path, for example in another mount namespace or as another user.
     pub fn open_through(door: BorrowedFd<'_>, slot_size: u32) -> Result<Attachment, LinkError> {
         Attachment::begin(By::Door(door), slot_size, None)
     }
 
     /// Opens a new same-host session on the files of this session. Every slot granted to this session is granted to the
-    /// new session too. Both sessions may read such a slot, and neither may write it. The server frees the slot when
-    /// both sessions have returned it.
+    /// new session too. Both sessions may read these slots, and neither session may write to them. A slot is free when
+    /// both sessions have given it back.
     pub fn open_clone(&self) -> Result<Attachment, LinkError> {
         Attachment::begin(By::Door(self.door.as_fd()), self.slot_size, Some(self.identity))
     }
@@ -83,7 +80,7 @@ impl Attachment {
             join: clone_of,
             clone: clone_of.is_some(),
             key: None,
-            // On a loaded machine, a server on this host may wait for a processor for longer than the default timeouts.
+            // On a loaded machine, a server may wait for a CPU for longer than the default timeouts.
             connect_timeout: SILENT_SAME_HOST,
             silent_timeout: SILENT_SAME_HOST,
         };
@@ -116,17 +113,17 @@ impl Attachment {
         }
     }
 
-    /// Asks for `n_slots` more slots and waits for the answer. The returned runs have at least one and at most
-    /// `n_slots` slots together. They have fewer than `n_slots` if the server has few slots left, or if one frame
-    /// cannot hold enough of its free runs. Fails with [`LinkError::Full`] if no slot is left. Granted slots read as
-    /// zeroes until they are written.
+    /// Asks for `n_slots` more slots and waits for the answer. The returned runs hold from one to `n_slots` slots
+    /// together. They hold fewer slots if the server has fewer free slots, or if one frame cannot carry enough of the
+    /// server's free runs. Fails with [`LinkError::Full`] when no slot is left. Granted slots read as zeroes until they
+    /// are written.
     pub fn grant(&mut self, n_slots: u32) -> Result<Vec<Grant>, LinkError> {
         let mut runs = [Grant { place: Place::Memory, first_slot: 0, count: 0 }; GRANT_RUNS_MAX];
         let count = self.grant_into(n_slots, &mut runs)?;
         Ok(runs[..count].to_vec())
     }
 
-    /// Like [`Attachment::grant`], but allocates nothing: fills the beginning of `runs` and returns the number of runs.
+    /// Like [`Attachment::grant`], but does not allocate. Writes the granted runs to `runs` and returns their number.
     pub fn grant_into(&mut self, n_slots: u32, runs: &mut [Grant; GRANT_RUNS_MAX]) -> Result<usize, LinkError> {
         let mut payload = [0; CONTROL_MAX];
         let length = self.ask(Kind::GrantRequest, Kind::Grant, &n_slots.to_le_bytes(), &mut payload)?;
@@ -141,8 +138,8 @@ impl Attachment {
         if (1..=u64::from(n_slots)).contains(&slots) { Ok(count) } else { Err(garbage()) }
     }
 
-    /// Gives at most [`GRANT_RUNS_MAX`] runs of granted slots back to the server and waits for its answer. The bytes of
-    /// these slots are lost, except if a clone of the session holds them too. Does not allocate.
+    /// Gives back at most [`GRANT_RUNS_MAX`] runs of granted slots and waits for the server's answer. The bytes of
+    /// these slots are lost unless a clone of the session holds them too. Does not allocate.
     pub fn give_back_runs(&mut self, runs: &[Grant]) -> Result<(), LinkError> {
         let mut payload = [0; GRANT_RUNS_MAX * GRANT_BYTES];
         if runs.is_empty() || runs.len() > GRANT_RUNS_MAX {
@@ -154,18 +151,18 @@ impl Attachment {
         self.ask(Kind::Return, Kind::Done, &payload[..runs.len() * GRANT_BYTES], &mut []).map(|_| ())
     }
 
-    /// Gives one run of granted slots back to the server, like [`Attachment::give_back_runs`].
+    /// Like [`Attachment::give_back_runs`], for one run.
     pub fn give_back(&mut self, first_slot: u32, count: u32, place: Place) -> Result<(), LinkError> {
         self.give_back_runs(&[Grant { place, first_slot, count }])
     }
 
-    /// Asks the server how many bytes it could hold in addition to the granted slots, and waits for the answer.
+    /// Asks the server how many more bytes it could grant, and waits for the answer.
     pub fn capacity_left(&mut self) -> Result<u64, LinkError> {
         self.ask(Kind::Ping, Kind::Pong, &[], &mut [])?;
         Ok(self.capacity_left_bytes)
     }
 
-    /// Returns whether the server's end of the control connection is still open. Sends nothing and does not wait.
+    /// Checks whether the server's end of the control connection is still open. Sends nothing and does not wait.
     pub fn is_alive(&self) -> bool {
         self.control.is_open()
     }
@@ -179,7 +176,8 @@ impl Attachment {
         self.tag += 1;
         send_control(&self.control, request, self.tag, payload)?;
         let mut progress = Progress::of(&self.control);
-        // The text of an ERROR is received into its own buffer, because `into` may be too small for it.
+        // The loop receives the header only. `server_error` receives the text of an ERROR into its own buffer, because
+        // `into` may be too small for the text.
         let header = loop {
             if let Some(header) = self.inbox.header()? {
                 break header;
@@ -207,7 +205,7 @@ impl Attachment {
 }
 
 impl AsFd for Attachment {
-    /// The control connection: it becomes readable when the server closes it or dies.
+    /// Returns the control connection. It becomes readable when the server closes it or dies.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.control.as_fd()
     }

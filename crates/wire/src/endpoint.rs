@@ -5,20 +5,20 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The TCP port for an address without a port.
+/// The TCP port of an address that names no port.
 pub const DEFAULT_PORT: u16 = 7441;
 
 /// An address of a memory server: `host:port`, `host`, `[v6]:port`, or the path of an AF_UNIX socket. A path is written
-/// as `unix:PATH`, or as a text that contains a `/`.
+/// as `unix:PATH` or contains a `/`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
-    /// `host:port`; the port is always present.
+    /// `host:port`. The port is always present.
     Tcp(String),
     /// The path of an AF_UNIX stream socket.
     Unix(PathBuf),
 }
 
-/// The error for a text that is not a server address.
+/// The error of a text that is no server address.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("\"{text}\" is not a server address ({why}); write HOST:PORT, HOST, [IPV6]:PORT or a socket's path")]
 pub struct EndpointError {
@@ -88,8 +88,8 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// Checks whether bytes sent to this endpoint stay on this host. This is true for an AF_UNIX path, and for a name
-    /// whose addresses are all loopback addresses.
+    /// Checks whether bytes sent to this endpoint stay on this host. They do if it is an AF_UNIX path, or a name that
+    /// resolves to loopback addresses only.
     pub fn is_local(&self) -> bool {
         match self {
             Endpoint::Unix(_) => true,

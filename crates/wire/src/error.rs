@@ -12,7 +12,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// Stores the longest beginning of `text` that fits, cut at a character boundary.
+    /// Makes a text from the longest prefix of `text` that fits and ends at a character boundary.
     pub fn new(text: &str) -> Text {
         let mut length = text.len().min(TEXT_MAX);
         while !text.is_char_boundary(length) {
@@ -23,7 +23,8 @@ impl Text {
         Text { length: length as u8, bytes }
     }
 
-    /// Stores the longest valid UTF-8 beginning of a peer's bytes. Each byte of a control character becomes `?`.
+    /// Makes a text from the longest valid UTF-8 prefix of a peer's bytes. Replaces each byte of a control character by
+    /// `?`.
     pub fn from_peer(raw: &[u8]) -> Text {
         let raw = &raw[..raw.len().min(TEXT_MAX)];
         let valid = match std::str::from_utf8(raw) {
@@ -31,7 +32,7 @@ impl Text {
             Err(e) => std::str::from_utf8(&raw[..e.valid_up_to()]).unwrap_or(""),
         };
         let mut text = Text::new(valid);
-        // Control characters beyond ASCII are replaced too, because terminals execute some of them.
+        // Control characters beyond ASCII are replaced too, because terminals obey some of them.
         for (at, control) in valid.char_indices().filter(|(_, c)| c.is_control()) {
             text.bytes[at..at + control.len_utf8()].fill(b'?');
         }
@@ -66,15 +67,15 @@ pub enum ErrorCode {
     Full = 2,
     /// The range is unaligned, empty, too long or beyond 64 bits.
     BadRange = 3,
-    /// The frame could not be understood; the server closes the connection.
+    /// The frame was invalid. The server closes the connection.
     BadFrame = 4,
-    /// The payload did not match its checksum; the server closes the connection.
+    /// The payload did not match its checksum. The server closes the connection.
     Checksum = 5,
     /// The spill file could not be read or written.
     Spill = 6,
-    /// The connection's role does not allow this frame; the server closes the connection.
+    /// The connection's role does not allow this frame. The server closes the connection.
     NotAllowed = 7,
-    /// This session holds all that its quota allows, even if the server has room.
+    /// This session has used up its quota. The server may have free space.
     OverQuota = 8,
 }
 
@@ -103,11 +104,11 @@ impl std::fmt::Display for ErrorCode {
     }
 }
 
-/// The failure of a link. Variants that can occur while a fault is resolved are made without allocating.
+/// A link's failure. The variants that can occur on the fault path are made without allocating.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// This side could not connect.
+    /// No connection could be made.
     #[error(
         "cannot reach the memory server {endpoint}: {source}; check the address and that `hanare serve` runs there"
     )]
@@ -117,10 +118,10 @@ pub enum LinkError {
         /// The system's error.
         source: io::Error,
     },
-    /// The server refused the session.
+    /// The server refused the connection, or the client did not accept the server.
     #[error("the memory server refused the session: {reason}")]
     Refused {
-        /// The reason, from the server or from this side. It says what the user can do.
+        /// The reason that the server or this client gives. It says what the user can do.
         reason: String,
     },
     /// The two sides speak different versions of the wire protocol.
@@ -133,12 +134,12 @@ pub enum LinkError {
         /// This side's version.
         ours: u16,
     },
-    /// The peer sent bytes that do not follow the protocol.
+    /// The peer sent bytes that break the protocol.
     #[error(
         "the memory server sent garbage ({what}); check that the address is a hanare server's and the network sound"
     )]
     Garbage {
-        /// The rule that the bytes break.
+        /// What was wrong with the bytes.
         what: &'static str,
     },
     /// A transfer made no progress for too long, in either direction.
@@ -168,13 +169,13 @@ pub enum LinkError {
         /// The server's text.
         text: Text,
     },
-    /// The caller broke a rule of this crate. Nothing was sent.
+    /// The caller broke a rule of the called function. Nothing was sent.
     #[error("a request was not sent: {what}; this is a bug of the caller")]
     Misuse {
         /// The rule that the caller broke.
         what: &'static str,
     },
-    /// A system call failed.
+    /// A call of the operating system failed.
     #[error("{what} failed: {source}; free what the system ran out of and try again")]
     Io {
         /// The call that failed.
@@ -188,7 +189,7 @@ impl LinkError {
     pub(crate) fn io(what: &'static str, errno: rustix::io::Errno) -> LinkError {
         use rustix::io::Errno;
         match errno {
-            // A reset and an expired TCP_USER_TIMEOUT both mean that the peer does not answer any more.
+            // A reset and an expired TCP_USER_TIMEOUT both mean that the peer is gone.
             Errno::CONNRESET | Errno::PIPE | Errno::TIMEDOUT | Errno::NOTCONN | Errno::CONNABORTED => LinkError::Closed,
             _ => LinkError::Io { what, source: errno.into() },
         }

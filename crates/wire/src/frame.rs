@@ -1,14 +1,14 @@
-//! The frame: a fixed little-endian header of 40 bytes, then the payload that its kind allows.
+//! The format of a frame: a little-endian header of 40 bytes, then the payload that the frame's kind allows.
 //!
-//! `docs/wire-format.md` shows the layout. Decoding a header fails if a field is impossible for its kind. So the
-//! payload's length is bounded before the receiver waits for the payload or allocates memory for it.
+//! `docs/wire-format.md` describes the format. A header decodes only if every field is valid for its kind. So the
+//! receiver knows that the payload's length is within the limits before it allocates space for the payload.
 
 use crate::error::LinkError;
 use crate::limits::{BETWEEN_RANKS_MAX, CONTROL_MAX, DISCARD_MAX, RANGE_MAX, REASON_MAX, TEXT_MAX, range_is_valid};
 
-/// The text "HNRE", in the order of the bytes on the wire.
+/// The first four bytes of every frame: the text "HNRE".
 pub const MAGIC: [u8; 4] = *b"HNRE";
-/// Version of the wire protocol that this side speaks.
+/// Version of the wire protocol that this crate speaks.
 pub const VERSION: u16 = 1;
 /// Size of a header, in bytes.
 pub const HEADER_BYTES: usize = 40;
@@ -22,55 +22,55 @@ const FLAGS_KNOWN: u8 = FLAG_PAYLOAD_CRC;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// Client: the first frame of every connection.
+    /// From the client: the first frame of every connection.
     Hello = 1,
-    /// Server: asks the client to prove that it holds the key.
+    /// From the server: asks the client to prove that it holds the key.
     Challenge = 2,
-    /// Client: the proof that it holds the key.
+    /// From the client: the proof that the client holds the key.
     Proof = 3,
-    /// Server: accepts the connection.
+    /// From the server: accepts the connection.
     Welcome = 4,
-    /// Server: refuses the connection and gives the reason. The server then closes the connection.
+    /// From the server: refuses the connection and says why. The server then closes the connection.
     Refused = 5,
-    /// Client: asks for the bytes of a range.
+    /// From the client: asks for the bytes of a range.
     Read = 16,
-    /// Server: the bytes of the range that a READ asks for.
+    /// From the server: the bytes of the range that a READ asked for.
     Data = 17,
-    /// Client: sends the bytes of a range to store.
+    /// From the client: the bytes of a range, which the server stores.
     Write = 18,
-    /// Server: reports that a WRITE, DISCARD or RETURN succeeded.
+    /// From the server: a WRITE, DISCARD or RETURN has succeeded.
     Done = 19,
-    /// Client: says that it no longer needs a range.
+    /// From the client: a range is no longer needed.
     Discard = 20,
-    /// Server: reports that the request with this tag failed.
+    /// From the server: the request with this tag has failed.
     Error = 21,
-    /// Client: asks how much the server holds.
+    /// From the client: asks for the server's status.
     Status = 32,
-    /// Server: the answer to a STATUS.
+    /// From the server: the answer to a STATUS.
     StatusReply = 33,
-    /// Client: asks for a PONG.
+    /// From the client: asks for a PONG.
     Ping = 34,
-    /// Server: the answer to a PING.
+    /// From the server: the answer to a PING.
     Pong = 35,
-    /// Client: asks for the open sessions whose number is above `offset`.
+    /// From the client: asks for the open sessions whose numbers are above `offset`.
     Sessions = 36,
-    /// Server: some of the open sessions, in answer to a SESSIONS.
+    /// From the server: some of the open sessions, as the answer to a SESSIONS.
     SessionsReply = 37,
-    /// Client on the same host: asks for the session's files.
+    /// From a client on the same host: asks for the session's files.
     Attach = 48,
-    /// Server: passes the files as SCM_RIGHTS.
+    /// From the server: the session's files, passed as SCM_RIGHTS.
     Attached = 49,
-    /// Client on the same host: asks for more slots. The payload says how many.
+    /// From a client on the same host: asks for more slots. The payload is the number of slots.
     GrantRequest = 50,
-    /// Server: the runs of slots that it grants.
+    /// From the server: the runs of slots that the server grants.
     Grant = 51,
-    /// Client on the same host: gives runs of slots back to the server.
+    /// From a client on the same host: returns runs of slots to the server.
     Return = 52,
-    /// From one rank (process) of shared memory to another: a message whose number is in `code`.
+    /// From one rank (process) of shared memory to another: a message. `code` is the number of its type.
     BetweenRanks = 64,
 }
 
-/// The payload of a frame, and the meaning of the header's `length`.
+/// What follows the header of a frame, and what the header's `length` means.
 enum Shape {
     /// No payload, and `length` is zero.
     Bare,
@@ -78,7 +78,7 @@ enum Shape {
     Payload(usize),
     /// A payload of `length` bytes, which is the range at `offset`.
     Range,
-    /// No payload. `length` is that of the range at `offset`, and at most the given number.
+    /// No payload. The frame names the range of `length` bytes at `offset`, at most the given number of bytes long.
     Names(u32),
 }
 
@@ -109,7 +109,7 @@ impl Kind {
         Kind::BetweenRanks,
     ];
 
-    /// Returns the kind with this number.
+    /// Returns the kind with this number, or `None` if no kind has this number.
     pub fn from_wire(number: u8) -> Option<Kind> {
         Kind::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
@@ -147,16 +147,16 @@ pub struct Header {
     pub flags: u8,
     /// The number that the client chose for this request. The answer repeats it.
     pub tag: u64,
-    /// For kinds about a range: the range's first byte in far space. In DONE, PONG and GRANT: the bytes that the server
-    /// could still hold for this session. In SESSIONS: the number of the last session that the client has seen. Zero
-    /// for all other kinds.
+    /// Offset of the range in far space, in bytes, for kinds that name or carry a range. In DONE, PONG and GRANT: how
+    /// many more bytes the server could hold for this session. In SESSIONS: the number of the last session that the
+    /// client knows. Zero in all other kinds.
     pub offset: u64,
-    /// For READ and DISCARD: the bytes of the range. For all other kinds: the bytes of the payload.
+    /// Bytes of the range for READ and DISCARD, bytes of payload for all other kinds.
     pub length: u32,
     /// CRC-32 of the payload if [`FLAG_PAYLOAD_CRC`] is set, else zero.
     pub payload_crc: u32,
-    /// The [`crate::ErrorCode`] of an ERROR, the flags of an ATTACHED, or the number of a message between ranks. Zero
-    /// for all other kinds.
+    /// The [`crate::ErrorCode`] of an ERROR, the file flags of an ATTACHED, or the type of a message between ranks.
+    /// Zero in all other kinds.
     pub code: u32,
 }
 
@@ -193,12 +193,12 @@ impl From<FrameError> for LinkError {
 }
 
 impl Header {
-    /// Makes the header of a frame without payload, range or code.
+    /// Returns the header of a frame without payload, range or code.
     pub fn bare(kind: Kind, tag: u64) -> Header {
         Header { kind, flags: 0, tag, offset: 0, length: 0, payload_crc: 0, code: 0 }
     }
 
-    /// Makes the header of a frame about the range of `length` bytes at `offset`.
+    /// Returns the header of a frame about the range of `length` bytes at `offset`.
     pub fn range(kind: Kind, tag: u64, offset: u64, length: u32) -> Header {
         Header { offset, length, ..Header::bare(kind, tag) }
     }
@@ -211,7 +211,7 @@ impl Header {
         }
     }
 
-    /// Returns whether [`FLAG_PAYLOAD_CRC`] is set.
+    /// Checks whether [`FLAG_PAYLOAD_CRC`] is set.
     pub fn has_payload_crc(&self) -> bool {
         self.flags & FLAG_PAYLOAD_CRC != 0
     }
@@ -252,8 +252,8 @@ impl Header {
         Ok(header)
     }
 
-    /// Checks the first bytes of a header of which a part has arrived. So a connection with another protocol fails at
-    /// once, without waiting for the rest.
+    /// Checks the magic and the version of a header, as far as they are in `bytes`. So a connection of another protocol
+    /// fails before the rest of the header arrives.
     pub fn check_beginning(bytes: &[u8]) -> Result<(), FrameError> {
         let n = bytes.len().min(4);
         if bytes[..n] != MAGIC[..n] {
@@ -275,14 +275,14 @@ impl Header {
             Shape::Bare => self.length == 0,
             Shape::Payload(max) => self.length as usize <= max,
             Shape::Range => range_is_valid(self.offset, self.length, RANGE_MAX),
-            // The server checks the range of a request later. It answers a bad range with an ERROR, and the connection
-            // continues.
+            // The server checks the range of a request later. It answers an invalid range with an ERROR, and the
+            // connection goes on.
             Shape::Names(_) => true,
         };
         if fits { Ok(()) } else { Err(FrameError::Field("a frame with an impossible length or offset")) }
     }
 
-    /// Checks whether the range of a READ or DISCARD is within the limits.
+    /// Checks whether this is a READ or DISCARD whose range is within the limits.
     pub fn names_valid_range(&self) -> bool {
         match self.kind.shape() {
             Shape::Names(max) => range_is_valid(self.offset, self.length, max),

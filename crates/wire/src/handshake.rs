@@ -1,4 +1,4 @@
-//! The client's side of a new connection: connecting, HELLO, the proof of the key, and WELCOME.
+//! The client's side of opening a connection: it connects, sends the HELLO, proves the key, and checks the WELCOME.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -24,10 +24,11 @@ use crate::limits::CONTROL_MAX;
 use crate::payload::{Hello, NONCE_BYTES, Role, TOKEN_BYTES, Welcome};
 use crate::socket::{Progress, Socket};
 
-/// The text that the client's proof of the key includes. The proof also covers the HELLO and the server's nonce.
+/// First input of the client's proof of the key. It makes the proof differ from the server's proof. The other inputs
+/// are the HELLO and the server's nonce.
 pub const CLIENT_PROOF: &[u8] = b"hanare client 1";
-/// The text that the server's proof of the key includes. So a client's proof cannot be used as a server's: see
-/// [`CLIENT_PROOF`].
+/// First input of the server's proof of the key. It makes the proof differ from the client's proof. The other inputs
+/// are the HELLO and the server's nonce.
 pub const SERVER_PROOF: &[u8] = b"hanare server 1";
 
 /// A connection that the server has welcomed.
@@ -37,12 +38,12 @@ pub(crate) struct Welcomed {
     pub(crate) welcome: Welcome,
 }
 
-/// The requests of a client in its HELLO.
+/// What a client asks for in its HELLO.
 pub(crate) struct ConnectOptions<'a> {
     pub(crate) role: Role,
     pub(crate) slot_size: u32,
     pub(crate) payload_crc: bool,
-    /// The number and token of the session to join or clone; `None` for a new session.
+    /// Number and token of the session to join or clone. `None` opens a new session.
     pub(crate) join: Option<(u64, [u8; TOKEN_BYTES])>,
     /// Whether to clone the session in `join` instead of joining it.
     pub(crate) clone: bool,
@@ -54,8 +55,8 @@ pub(crate) struct ConnectOptions<'a> {
 /// Returns random bytes from the system.
 pub fn random<const N: usize>() -> Result<[u8; N], LinkError> {
     let mut bytes = [0; N];
-    // This call waits until the system's random number generator is ready. It then returns all bytes of a request for
-    // at most 256 bytes.
+    // `getrandom` waits until the kernel's random number generator is ready. It then fills a request of up to 256 bytes
+    // completely.
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(n) if n == N => Ok(bytes),
         Ok(_) => Err(LinkError::Misuse { what: "too many random bytes asked for at once" }),
@@ -73,7 +74,7 @@ pub(crate) fn connect(endpoint: &Endpoint, options: &ConnectOptions<'_>) -> Resu
     begin(fd, options)
 }
 
-/// Connects through the door of a server on this host, without the server's path, and completes the handshake.
+/// Connects through the door of a same-host server (a socket that needs no path), and completes the handshake.
 pub(crate) fn connect_through(door: BorrowedFd<'_>, options: &ConnectOptions<'_>) -> Result<Welcomed, LinkError> {
     let fd =
         knock(door, options.connect_timeout).map_err(|e| LinkError::io("asking the memory server for a link", e))?;
@@ -87,7 +88,7 @@ fn begin(fd: OwnedFd, options: &ConnectOptions<'_>) -> Result<Welcomed, LinkErro
     Ok(Welcomed { socket, inbox, welcome })
 }
 
-/// Sends one end of a new socket pair through the server's door. Returns the other end, which is the connection.
+/// Sends one end of a new socket pair through the server's door, and returns the other end, which is the connection.
 fn knock(door: BorrowedFd<'_>, timeout: Duration) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -96,7 +97,7 @@ fn knock(door: BorrowedFd<'_>, timeout: Duration) -> Result<OwnedFd, Errno> {
     retry_on_intr(|| {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        // The call cannot fail, because the control buffer is as large as the message needs.
+        // `push` cannot fail, because the control buffer is as large as the message needs.
         let pushed = control.push(SendAncillaryMessage::ScmRights(&rights));
         debug_assert!(pushed);
         rustix::net::sendmsg(door, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)
@@ -117,8 +118,8 @@ fn connect_tcp(address: &str, timeout: Duration) -> io::Result<OwnedFd> {
     Err(error)
 }
 
-/// Connects within `timeout`. If the server does not accept, a client waits in the server's queue, and in connect(2) if
-/// the queue is full.
+/// Connects to an AF_UNIX socket within `timeout`. Without a timeout, connect(2) would block while the queue of the
+/// listening socket is full.
 fn connect_unix(path: &Path, timeout: Duration) -> io::Result<OwnedFd> {
     let long = |e| match e {
         Errno::NAMETOOLONG => io::Error::new(io::ErrorKind::InvalidInput, "a socket's path has at most 107 bytes"),
@@ -207,14 +208,14 @@ fn judge(
     if is_as_asked { Ok(welcome) } else { Err(LinkError::Garbage { what: "a welcome to another session" }) }
 }
 
-/// Sends a frame with a small payload.
+/// Sends a frame with a payload that is no page.
 pub fn send_control(socket: &Socket, kind: Kind, tag: u64, payload: &[u8]) -> Result<(), LinkError> {
     let header = control_header(kind, tag, 0, payload).encode();
     socket.send_all(&[IoSlice::new(&header), IoSlice::new(payload)])
 }
 
-/// Makes the header of a frame with a small payload. The payload has a checksum even on a connection without payload
-/// checksums.
+/// Returns the header of a frame with a payload that is no page. Such a payload has a checksum even on a connection
+/// whose pages have none.
 pub fn control_header(kind: Kind, tag: u64, code: u32, payload: &[u8]) -> Header {
     let header = Header { length: payload.len() as u32, code, ..Header::bare(kind, tag) };
     match payload {

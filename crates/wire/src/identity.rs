@@ -1,11 +1,11 @@
-//! A client's description of itself in its HELLO, for the operator of a server.
+//! A client's description of itself in its HELLO, for the operators of a server.
 //!
-//! The server does not check these facts and does not depend on them. They only show people which client a session
-//! belongs to. A session's rights depend on its token.
+//! The server does not check the description. It only shows operators which client a session belongs to. A session's
+//! rights come from its token.
 
 use crate::error::Text;
 
-/// Bytes of a name on the wire. Longer names are cut.
+/// Size of a name on the wire, in bytes. Longer names are cut.
 pub(crate) const NAME_BYTES: usize = 64;
 /// Size of an [`Identity`] on the wire, in bytes.
 pub(crate) const IDENTITY_BYTES: usize = 8 + 2 * NAME_BYTES;
@@ -13,7 +13,7 @@ pub(crate) const IDENTITY_BYTES: usize = 8 + 2 * NAME_BYTES;
 /// A client process, as it describes itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The number of the client's process on its host.
+    /// The process ID on the client's host.
     pub pid: u32,
     /// The program's name, without directories.
     pub program: Text,
@@ -22,12 +22,13 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Makes the identity of a client that names no process, program or host.
+    /// Returns the identity of a client that names no process, program or host.
     pub fn unknown() -> Identity {
         Identity { pid: 0, program: Text::new(""), host: Text::new("") }
     }
 
-    /// Makes the identity of this process: its number, the last part of its executable's path, and the host's name.
+    /// Returns the identity of this process: its process ID, the last part of its executable's path, and the host's
+    /// name.
     pub fn of_this_process() -> Identity {
         let program = std::env::current_exe().ok();
         let program = program.as_deref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy());
@@ -38,7 +39,7 @@ impl Identity {
         }
     }
 
-    /// Encodes the identity for the wire: the process number, four zero bytes, and two names padded with zeroes.
+    /// Returns the identity's bytes on the wire: the process ID, four zero bytes, and two names padded with zeroes.
     pub fn encode(&self) -> [u8; IDENTITY_BYTES] {
         let mut bytes = [0; IDENTITY_BYTES];
         bytes[0..4].copy_from_slice(&self.pid.to_le_bytes());
@@ -49,7 +50,7 @@ impl Identity {
         bytes
     }
 
-    /// Decodes an identity. Returns `None` if [`Identity::encode`] could not have made these bytes.
+    /// Decodes an identity. Returns `None` for bytes that [`Identity::encode`] could not have made.
     pub fn decode(bytes: &[u8; IDENTITY_BYTES]) -> Option<Identity> {
         let text = |at: usize| name(bytes[at..at + NAME_BYTES].split(|byte| *byte == 0).next().unwrap_or(&[]));
         let pid = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -58,7 +59,7 @@ impl Identity {
     }
 }
 
-/// Returns the valid UTF-8 beginning of a name, of at most [`NAME_BYTES`] bytes, with control characters replaced.
+/// Returns the longest valid UTF-8 prefix of a name, cut to [`NAME_BYTES`]. Replaces control characters by `?`.
 fn name(raw: &[u8]) -> Text {
     let text = Text::from_peer(&raw[..raw.len().min(NAME_BYTES)]);
     debug_assert!(text.as_str().len() <= NAME_BYTES);

@@ -1,14 +1,14 @@
-//! The receiving side of a connection: a small buffer before the socket.
+//! The receiving side of a connection: a small buffer in front of the socket.
 //!
-//! One system call receives a header and a small page. The bytes of a large payload go from the socket directly to
-//! their destination, and the same system call also receives the next headers.
+//! One system call fetches a header and a small page. The bytes of a large payload go from the socket straight to their
+//! destination. The same call also fetches the next headers.
 
 use crate::error::LinkError;
 use crate::frame::{HEADER_BYTES, Header, KIND_AT, Kind};
 use crate::limits::{INBOX_BYTES, INBOX_RECEIVE_BYTES, SMALL_PAGE};
 use crate::socket::{Direction, Progress, Socket};
 
-/// A buffer of bytes that are received and not used yet.
+/// A buffer of bytes that were received and not yet used.
 #[derive(Debug)]
 pub struct Inbox {
     bytes: Box<[u8]>,
@@ -30,7 +30,8 @@ impl Inbox {
         self.end - self.start
     }
 
-    /// Takes the next header out of the buffer, if the buffer holds all of it.
+    /// Removes the next header from the buffer and returns it. Returns `None` if the buffer does not hold the whole
+    /// header.
     pub fn header(&mut self) -> Result<Option<Header>, LinkError> {
         let waiting = &self.bytes[self.start..self.end];
         match waiting.first_chunk::<HEADER_BYTES>() {
@@ -53,7 +54,7 @@ impl Inbox {
         self.waiting() >= HEADER_BYTES && self.bytes[self.start + KIND_AT] == kind as u8
     }
 
-    /// Moves bytes from the buffer into `into` and returns the number of bytes.
+    /// Moves bytes from the buffer into `into` and returns how many.
     pub fn take(&mut self, into: &mut [u8]) -> usize {
         let n = self.waiting().min(into.len());
         into[..n].copy_from_slice(&self.bytes[self.start..self.start + n]);
@@ -61,17 +62,17 @@ impl Inbox {
         n
     }
 
-    /// Receives into the buffer's free space, without waiting. Returns the number of bytes, or `None` if no bytes have
-    /// arrived.
+    /// Receives into the buffer's free space, without waiting. Returns the number of bytes, or `None` when no bytes
+    /// have arrived.
     pub fn fill(&mut self, socket: &Socket) -> Result<Option<usize>, LinkError> {
         let received = socket.receive(self.room())?;
         self.end += received.unwrap_or(0);
         Ok(received)
     }
 
-    /// Moves bytes from the buffer into `into`. If the buffer is empty, receives directly into `into` without waiting,
-    /// and stores further bytes in the buffer. Returns the number of bytes in `into`, or `None` if no bytes have
-    /// arrived.
+    /// Moves bytes from the buffer into `into`. If the buffer was empty, receives straight into `into` without waiting,
+    /// and puts the bytes beyond it into the buffer. Returns how many bytes of `into` were filled, or `None` when no
+    /// bytes had arrived.
     pub fn receive(&mut self, socket: &Socket, into: &mut [u8]) -> Result<Option<usize>, LinkError> {
         let taken = self.take(into);
         if taken > 0 || into.is_empty() {
@@ -85,7 +86,7 @@ impl Inbox {
         Ok(Some(direct))
     }
 
-    /// Fills all of `into`. Fails if the peer sends nothing for too long.
+    /// Fills all of `into`. Fails when the peer sends no bytes for the time that `progress` allows.
     pub fn receive_all(&mut self, socket: &Socket, into: &mut [u8], progress: &mut Progress) -> Result<(), LinkError> {
         let mut done = 0;
         while done < into.len() {
@@ -100,8 +101,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Receives a whole frame and returns its header and the payload's length. Fails if the payload does not fit into
-    /// `payload`.
+    /// Receives a whole frame whose payload fits into `payload`, and returns the payload's length.
     pub fn receive_frame(
         &mut self,
         socket: &Socket,

@@ -1,4 +1,4 @@
-//! The optional pre-shared key. Client and server prove that they hold it without sending it.
+//! The optional pre-shared key. Client and server prove to each other that they hold the key, without sending the key.
 
 use std::fmt;
 use std::path::Path;
@@ -8,17 +8,17 @@ use sha2::Sha256;
 
 use crate::limits::{KEY_MAX, KEY_MIN};
 
-/// A pre-shared secret. Its `Debug` output does not contain the secret.
+/// A pre-shared secret. It is never printed.
 #[derive(Clone)]
 pub struct Key(Box<[u8]>);
 
-/// Why a key was refused.
+/// Why a key was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file could not be read.
     #[error("cannot read the key file {path}: {source}; check --key")]
     Unreadable {
-        /// The file.
+        /// The path of the key file.
         path: String,
         /// The system's error.
         source: std::io::Error,
@@ -51,7 +51,7 @@ impl Key {
     }
 
     fn mac(&self, role: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
-        // This constructor cannot fail, because HMAC accepts keys of any length.
+        // HMAC takes keys of any length, so this constructor cannot fail.
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
         mac.update(role);
         for part in parts {
@@ -61,8 +61,8 @@ impl Key {
         mac
     }
 
-    /// Makes a proof that this side holds the key: the HMAC-SHA256 of `role` and of the parts. The length of each part
-    /// precedes the part.
+    /// Makes the proof of holding the key: the HMAC-SHA256 of `role` and the parts. The length of each part comes
+    /// before the part.
     pub fn prove(&self, role: &[u8], parts: &[&[u8]]) -> [u8; 32] {
         self.mac(role, parts).finalize().into_bytes().into()
     }

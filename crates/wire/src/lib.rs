@@ -1,16 +1,17 @@
-//! The links between a program and its memory servers: frames, their codec, and the client's side.
+//! The links between a program and its memory servers: frames, their codec, and the client's ends of the links.
 //!
-//! This crate knows how bytes are transferred (`docs/wire-format.md` shows the layout). It does not know pages,
-//! policies or how slots are stored. Both sides use the codec ([`frame`], [`payload`]) and the socket helpers
-//! ([`socket`], [`inbox`]). The client's side consists of:
+//! `docs/wire-format.md` describes the frames. This crate transfers bytes only. It has no paging policy and stores no
+//! slots. Both sides use the codec ([`frame`], [`payload`]) and the socket helpers ([`socket`], [`inbox`]). The
+//! client's ends are:
 //!
 //! - [`Session`]: far space on a server over TCP or AF_UNIX. It has one connection for reads ([`ReadRequests`] and
 //!   [`ReadReplies`], usable from two threads) and one for writes and discards ([`Writer`]);
-//! - [`Attachment`]: the same-host link, on which the server passes files and the client copies by itself;
-//! - [`fetch_status`], [`fetch_sessions`]: how much a server holds, in total and for each session.
+//! - [`Attachment`]: the same-host link, over which the server passes files to the client, and the client copies pages
+//!   by itself;
+//! - [`fetch_status`], [`fetch_sessions`]: what a server holds, in all and for each session.
 //!
 //! After construction, the calls of `ReadRequests`, `ReadReplies` and `Writer` allocate nothing, take no lock, log
-//! nothing and make only async-signal-safe system calls. So a fault handler may use them.
+//! nothing and make only async-signal-safe system calls. A fault handler may therefore use them.
 #![forbid(unsafe_code)]
 
 mod attach;

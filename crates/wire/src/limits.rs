@@ -1,8 +1,8 @@
-//! All limits of the wire protocol. Compile-time checks ensure that they fit each other.
+//! The limits of the wire protocol. Assertions at compile time check that they agree with each other.
 
 use std::time::Duration;
 
-/// Unit of ranges, in bytes. Each range is a whole multiple of it.
+/// Unit of ranges, in bytes. The offset and the length of each range are multiples of this unit.
 pub const RANGE_UNIT: u32 = 4096;
 /// The longest range of one READ or WRITE, in bytes.
 pub const RANGE_MAX: u32 = 4 << 20;
@@ -20,33 +20,34 @@ pub const REASON_MAX: usize = 512;
 pub const CONTROL_MAX: usize = 4096;
 /// The longest payload of a message between ranks of shared memory, in bytes.
 pub const BETWEEN_RANKS_MAX: usize = 1 << 20;
-/// The most pieces of memory from which one call may write a page.
+/// The largest number of parts from which [`crate::Writer::write`] assembles a page.
 pub const PARTS_MAX: usize = 256;
 /// The shortest key accepted, in bytes.
 pub const KEY_MIN: usize = 16;
 /// The longest key accepted, in bytes.
 pub const KEY_MAX: usize = 4096;
-/// The most runs one GRANT may carry.
+/// The largest number of runs in one GRANT or RETURN.
 pub const GRANT_RUNS_MAX: usize = 256;
-/// Size of an [`crate::inbox::Inbox`], in bytes. It holds a batch of headers with small pages.
+/// Size of an [`crate::inbox::Inbox`], in bytes. A batch of headers with small pages fits into it.
 pub const INBOX_BYTES: usize = 64 << 10;
-/// The largest page that is received through the inbox, in bytes. Copying such a page once more costs less than a
-/// separate system call for each page.
+/// The largest page that is copied through a buffer, in bytes. For larger pages, a system call for each page costs less
+/// than the copy.
 pub const SMALL_PAGE: usize = 16 << 10;
-/// Most bytes that an inbox receives at a time after a page larger than [`SMALL_PAGE`]. The number is small, because a
-/// large page's bytes that pass through the inbox are copied once more.
+/// Most bytes that an inbox receives at a time after a page larger than [`SMALL_PAGE`]. The number is small, because
+/// the bytes of a large page that arrive in the inbox must be copied once more.
 pub const INBOX_RECEIVE_BYTES: usize = 8192;
 /// Size of a socket's send buffer and of its receive buffer, in bytes.
 pub const SOCKET_BUFFER_BYTES: usize = 4 << 20;
-/// Time without any transferred byte after which a peer counts as silent.
+/// Time without a byte of progress after which a peer counts as silent.
 pub const SILENT_DEFAULT: Duration = Duration::from_secs(3);
 /// Time without a byte of progress after which a server on this host counts as silent. The kernel closes the connection
-/// of a server that has died, so a silent server is alive and lacks processor time or memory to answer. Waiting for it
-/// is better than losing the program's pages.
+/// of a server that has died. So a silent server is alive, but lacks CPU time or memory to answer. Waiting for the
+/// server is better than losing the program's pages.
 pub const SILENT_SAME_HOST: Duration = Duration::from_secs(30);
-/// Longest time from connecting to the WELCOME. The same-host link uses [`SILENT_SAME_HOST`] instead.
+/// Longest time for connecting to a server, and longest time for the handshake. A client of the same-host link uses
+/// [`SILENT_SAME_HOST`] instead.
 pub const CONNECT_DEFAULT: Duration = Duration::from_secs(5);
-/// Number of nonblocking attempts before a thread sleeps in the middle of a transfer.
+/// Number of nonblocking attempts before a thread in the middle of a transfer goes to sleep.
 pub const SPINS_BEFORE_SLEEP: u32 = 16;
 
 const _: () = {
@@ -63,7 +64,7 @@ pub fn slot_size_is_valid(slot_size: u32) -> bool {
     slot_size.is_power_of_two() && (SLOT_MIN..=SLOT_MAX).contains(&slot_size)
 }
 
-/// Checks whether a range consists of whole units, has one unit to `length_max` bytes and ends within 64 bits.
+/// Checks whether a range consists of whole units, is one unit to `length_max` bytes long and ends within 64 bits.
 pub fn range_is_valid(offset: u64, length: u32, length_max: u32) -> bool {
     let unit = u64::from(RANGE_UNIT);
     offset.is_multiple_of(unit)

@@ -1,19 +1,20 @@
-//! The payloads that are neither pages nor texts: HELLO, WELCOME, the proof of the key, status and grants.
+//! The payloads that are neither pages nor texts: hello, welcome, proof, status, grants.
 //!
-//! Each payload has a fixed size, except that grants have any whole number of runs. Decoding fails for any other size.
+//! Each payload has a fixed size, except that of a GRANT or RETURN, which is a whole number of runs. A payload of
+//! another size does not decode.
 
 use crate::identity::{IDENTITY_BYTES, Identity};
 use crate::limits::{GRANT_RUNS_MAX, slot_size_is_valid};
 
-/// The purpose of a connection.
+/// The purpose of a connection, which decides what the client may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Role {
-    /// READ, WRITE, DISCARD and PING on a session's far space.
+    /// The client sends READ, WRITE, DISCARD and PING for a session's far space.
     Session = 1,
-    /// STATUS, SESSIONS and PING only. The connection holds no session.
+    /// The client sends STATUS, SESSIONS and PING only. The connection has no session.
     Control = 2,
-    /// The same-host link: ATTACH, grants and returns.
+    /// The same-host link. The client sends ATTACH, and asks for slots and returns them.
     Attach = 3,
 }
 
@@ -26,22 +27,22 @@ pub const HELLO_PAYLOAD_CRC: u8 = 1;
 /// HELLO flag: open a new session that begins with the contents of the session that the HELLO names.
 pub const HELLO_CLONE: u8 = 2;
 
-/// The payload of a HELLO: the client's identity and its requests.
+/// The payload of a HELLO: the client's identity and its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The purpose of the connection.
+    /// What the connection is for.
     pub role: Role,
-    /// Whether payloads are to carry checksums.
+    /// Whether payloads should carry checksums.
     pub payload_crc: bool,
     /// Whether to clone `session` instead of joining it.
     pub clone: bool,
-    /// The session's slot size, in bytes (zero for [`Role::Control`]).
+    /// The session's slot size, in bytes. Zero for [`Role::Control`].
     pub slot_size: u32,
-    /// The session to join or clone, or 0 for a new one.
+    /// Number of the session to join or clone. 0 opens a new session.
     pub session: u64,
-    /// The session's token if `session` is not 0, else zeroes.
+    /// The token of the session to join or clone. Zeroes for a new session.
     pub token: [u8; TOKEN_BYTES],
-    /// The client's nonce.
+    /// The client's nonce: random bytes, so that no proof of the key can be used twice.
     pub nonce: [u8; NONCE_BYTES],
     /// The client's description of itself.
     pub client: Identity,
@@ -51,7 +52,7 @@ pub struct Hello {
 pub const HELLO_BYTES: usize = 64 + IDENTITY_BYTES;
 
 impl Hello {
-    /// Encodes the payload.
+    /// Returns the payload's bytes.
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[0] = self.role as u8;
@@ -64,7 +65,7 @@ impl Hello {
         bytes
     }
 
-    /// Decodes and checks a HELLO.
+    /// Decodes a HELLO. Returns `None` if the bytes are not a valid HELLO.
     pub fn decode(bytes: &[u8]) -> Option<Hello> {
         let bytes: &[u8; HELLO_BYTES] = bytes.try_into().ok()?;
         let role = match bytes[0] {
@@ -94,34 +95,34 @@ impl Hello {
     }
 }
 
-/// The payload of a WELCOME: the session as the server sees it.
+/// The payload of a WELCOME: the properties of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// The session's number (zero for [`Role::Control`]).
+    /// The session's number. Zero for [`Role::Control`].
     pub session: u64,
-    /// The token that a further connection must send in order to join the session.
+    /// The session's secret token. Another connection must send it to join the session.
     pub token: [u8; TOKEN_BYTES],
-    /// Bytes that the server could hold for this session when it sent the WELCOME: memory and spill together, within
-    /// the session's quota.
+    /// Bytes that the server could hold for this session when it answered: memory and spill together, within the
+    /// session's quota.
     pub capacity_bytes: u64,
     /// The session's slot size, in bytes.
     pub slot_size: u32,
     /// Whether payloads carry checksums on this connection.
     pub payload_crc: bool,
-    /// The server's proof that it holds the key; zeroes without a key.
+    /// The server's proof that it holds the key. Zeroes if the server has no key.
     pub proof: [u8; 32],
-    /// Most bytes that the session may hold; [`NO_QUOTA`] without a quota.
+    /// Most bytes that the session may hold. [`NO_QUOTA`] means no limit.
     pub quota_bytes: u64,
 }
 
-/// The quota of a session without a limit.
+/// The value of a quota that means no limit.
 pub const NO_QUOTA: u64 = u64::MAX;
 
 /// Size of a WELCOME's payload, in bytes.
 pub const WELCOME_BYTES: usize = 80;
 
 impl Welcome {
-    /// Encodes the payload.
+    /// Returns the payload's bytes.
     pub fn encode(&self) -> [u8; WELCOME_BYTES] {
         let mut bytes = [0; WELCOME_BYTES];
         bytes[0..8].copy_from_slice(&self.session.to_le_bytes());
@@ -134,7 +135,7 @@ impl Welcome {
         bytes
     }
 
-    /// Decodes and checks a WELCOME.
+    /// Decodes a WELCOME. Returns `None` if the bytes are not a valid WELCOME.
     pub fn decode(bytes: &[u8]) -> Option<Welcome> {
         let bytes: &[u8; WELCOME_BYTES] = bytes.try_into().ok()?;
         if bytes[36] & !HELLO_PAYLOAD_CRC != 0 || bytes[37..40] != [0; 3] {
@@ -152,36 +153,36 @@ impl Welcome {
     }
 }
 
-/// How much a server holds. Each value is in bytes or is a count, except if its name ends with another unit.
+/// The state of a server. Each value is a count or a number of bytes, unless its name ends with another unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Sessions open now, including those of the same-host link.
+    /// Number of open sessions, including same-host sessions.
     pub sessions: u64,
-    /// Slots in use, in memory and in spill files.
+    /// Number of slots in use, in memory and in spill files.
     pub slots: u64,
-    /// Freed slots that wait to be used again by the sessions that share them.
+    /// Number of freed slots that only the same session and its clones can use again.
     pub slots_free: u64,
-    /// Number of times that a freed slot was used again instead of unused space, since the server's start.
+    /// How many slots the server has allocated from freed slots instead of unused space, since its start.
     pub slots_reused: u64,
     /// The memory limit, in bytes.
     pub memory_limit_bytes: u64,
-    /// Memory counted against the limit: blocks of sessions, blocks kept for reuse, and grants.
+    /// Memory counted against the limit: blocks of sessions, free blocks kept for reuse, and granted slots.
     pub memory_bytes: u64,
-    /// The part of `memory_bytes` in blocks kept for reuse by the next session that needs one.
+    /// The part of `memory_bytes` that is in free blocks. The next session that needs a block uses a free block.
     pub memory_free_bytes: u64,
-    /// Bytes of slots in spill files.
+    /// Bytes of slots that lie in spill files.
     pub spill_bytes: u64,
-    /// Bytes that could still be spilled to the spill directory's disk.
+    /// Bytes that could still be stored on the spill directory's disk.
     pub spill_free_bytes: u64,
     /// Bytes of pages sent since the server's start.
     pub read_bytes: u64,
     /// Bytes of pages received since the server's start.
     pub write_bytes: u64,
-    /// Bytes of pages sent per second, as an average of the last seconds.
+    /// Bytes of pages sent per second in the recent past.
     pub read_bytes_per_s: u64,
-    /// Bytes of pages received per second, as an average of the last seconds.
+    /// Bytes of pages received per second in the recent past.
     pub write_bytes_per_s: u64,
-    /// Most bytes that each session may hold; [`NO_QUOTA`] without a quota.
+    /// Most bytes that each session may hold. [`NO_QUOTA`] means no limit.
     pub client_quota_bytes: u64,
     /// How long the server has run, in milliseconds.
     pub uptime_ms: u64,
@@ -215,7 +216,7 @@ impl Status {
         ]
     }
 
-    /// Encodes the payload.
+    /// Returns the payload's bytes.
     pub fn encode(mut self) -> [u8; STATUS_BYTES] {
         let mut bytes = [0; STATUS_BYTES];
         for (into, word) in bytes.chunks_exact_mut(8).zip(self.words()) {
@@ -224,7 +225,7 @@ impl Status {
         bytes
     }
 
-    /// Decodes a STATUS_REPLY.
+    /// Decodes a STATUS_REPLY. Returns `None` if the payload has another size.
     pub fn decode(bytes: &[u8]) -> Option<Status> {
         let bytes: &[u8; STATUS_BYTES] = bytes.try_into().ok()?;
         let mut status = Status::default();
@@ -235,8 +236,8 @@ impl Status {
     }
 }
 
-/// Packs a release's three numbers (`1.22.3`) into one number. Each has 16 bits, and the first number has the highest
-/// bits. A part that is not a number counts as 0.
+/// Packs a release's three numbers (`1.22.3`) into one number. Each of them takes 16 bits, and the first takes the
+/// highest bits. A part that is not a number counts as 0.
 pub fn pack_release(text: &str) -> u64 {
     let mut numbers = text.split(['.', '-', '+']).map(|part| part.parse::<u16>().map_or(0, u64::from));
     (0..3).fold(0, |packed, _| packed << 16 | numbers.next().unwrap_or(0))
@@ -247,7 +248,7 @@ pub fn release_text(packed: u64) -> String {
     format!("{}.{}.{}", packed >> 32 & 0xffff, packed >> 16 & 0xffff, packed & 0xffff)
 }
 
-/// The file of a same-host session that contains a slot.
+/// The file of a same-host session in which a slot lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Place {
@@ -260,7 +261,7 @@ pub enum Place {
 /// A run of adjacent slots of a same-host session. Slot `n` begins at byte `n * slot_size` of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grant {
-    /// The file that contains the slots.
+    /// The file in which the slots lie.
     pub place: Place,
     /// The run's first slot.
     pub first_slot: u32,
@@ -272,7 +273,7 @@ pub struct Grant {
 pub const GRANT_BYTES: usize = 12;
 
 impl Grant {
-    /// Encodes the run for the wire.
+    /// Returns the run's bytes on the wire.
     pub fn encode(&self) -> [u8; GRANT_BYTES] {
         let mut bytes = [0; GRANT_BYTES];
         bytes[0..4].copy_from_slice(&(self.place as u32).to_le_bytes());
@@ -281,7 +282,7 @@ impl Grant {
         bytes
     }
 
-    /// Decodes one run.
+    /// Decodes one run. Returns `None` if the run is empty or a field is invalid.
     pub fn decode(bytes: &[u8]) -> Option<Grant> {
         let bytes: &[u8; GRANT_BYTES] = bytes.try_into().ok()?;
         let place = match u32::from_le_bytes(part(bytes, 0)) {
@@ -295,8 +296,8 @@ impl Grant {
         if count == 0 { None } else { Some(Grant { place, first_slot, count }) }
     }
 
-    /// Decodes a payload of runs, one by one. Returns `None` if its size is not a whole number of runs, or if it has no
-    /// run or too many.
+    /// Decodes the payload of a GRANT or RETURN run by run. Returns `None` if its size is not a whole number of runs,
+    /// or if it has no runs or too many.
     pub fn decode_runs(bytes: &[u8]) -> Option<impl Iterator<Item = Option<Grant>> + '_> {
         let fits =
             !bytes.is_empty() && bytes.len().is_multiple_of(GRANT_BYTES) && bytes.len() / GRANT_BYTES <= GRANT_RUNS_MAX;
@@ -307,7 +308,7 @@ impl Grant {
 /// Size of a GRANT_REQUEST's payload, in bytes: the count of slots as a little-endian u32.
 pub const GRANT_REQUEST_BYTES: usize = 4;
 
-/// Copies `N` bytes of `bytes` from offset `at`. Callers pass constant offsets within the array.
+/// Copies `N` bytes of `bytes` from offset `at`. Callers give constant offsets that lie within the array.
 fn part<const N: usize, const M: usize>(bytes: &[u8; M], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);

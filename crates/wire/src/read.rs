@@ -1,6 +1,7 @@
 //! The reading connection of a session. One half sends requests, and the other half receives pages.
 //!
-//! Two threads may use the halves, or one fault handler may use both. Replies arrive in the order of the requests.
+//! Two threads may use one half each, or a fault handler may use both halves. Replies arrive in the order of the
+//! requests.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -30,14 +31,14 @@ pub struct ReadReplies {
     pending: Option<Header>,
 }
 
-/// The header of a page whose payload follows. [`ReadReplies::receive_payload`] receives the payload.
+/// The header of a reply. [`ReadReplies::receive_payload`] receives the reply's payload, the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyHeader {
     /// The request's tag.
     pub tag: u64,
-    /// The request's first byte.
+    /// Offset in far space of the first byte.
     pub offset: u64,
-    /// The request's length.
+    /// Length of the range, in bytes.
     pub len: u32,
 }
 
@@ -48,14 +49,15 @@ pub(crate) fn halves(socket: Socket, inbox: Inbox, payload_crc: bool) -> (ReadRe
 }
 
 impl ReadRequests {
-    /// Asks for `len` bytes at `offset`. Both are multiples of 4 KiB, and `len` is at most [`RANGE_MAX`].
+    /// Asks for `len` bytes at `offset`. `offset` and `len` must be multiples of 4 KiB, and `len` at most
+    /// [`RANGE_MAX`].
     pub fn request(&mut self, tag: u64, offset: u64, len: u32) -> Result<(), LinkError> {
         check_range(offset, len)?;
         let frame = Header::range(Kind::Read, tag, offset, len).encode();
         self.socket.send_all(&[IoSlice::new(&frame)])
     }
 
-    /// Asks for several ranges `(tag, offset, len)`, many of them in one system call. Sends nothing if one of the
+    /// Asks for several ranges `(tag, offset, len)`, with one system call for many ranges. Sends nothing if one of the
     /// ranges breaks the limits.
     pub fn request_many(&mut self, ranges: &[(u64, u64, u32)]) -> Result<(), LinkError> {
         for (_, offset, len) in ranges {
@@ -92,10 +94,11 @@ impl AsFd for ReadReplies {
 }
 
 impl ReadReplies {
-    /// Returns the next reply, or `None` if none began to arrive within `wait`. An ERROR of the server becomes
-    /// [`LinkError::Server`], and the connection remains usable. Every other error ends the connection.
+    /// Returns the header of the next reply, or `None` if no header arrived within `wait`. A server's ERROR becomes
+    /// [`LinkError::Server`], and the connection stays usable. After every other error, the connection is not usable.
     ///
-    /// This half may hold buffered bytes. So its descriptor must be polled only after this call has returned `None`.
+    /// This half may hold received bytes in its buffer, which poll(2) cannot see. So the caller may wait for the
+    /// descriptor only after this function has returned `None`.
     pub fn try_header(&mut self, wait: Wait) -> Result<Option<ReplyHeader>, LinkError> {
         if self.pending.is_some() {
             return Err(LinkError::Misuse { what: "the last reply's payload was not taken" });

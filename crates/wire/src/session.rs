@@ -1,4 +1,4 @@
-//! Opens far space on a server: a reading and a writing connection.
+//! Opens sessions on a server. A session has a reading and a writing connection to its far space.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use crate::payload::{Role, TOKEN_BYTES};
 use crate::read::{ReadReplies, ReadRequests, halves};
 use crate::write::Writer;
 
-/// The options of a session.
+/// The options for opening a session.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
     /// Size of the slots that the server stores, in bytes: a power of two from 4 KiB to 2 MiB.
     pub slot_size: u32,
     /// Whether pages carry checksums in both directions.
     pub payload_checksum: bool,
-    /// The key, if the server requires one.
+    /// The key, if the server has one.
     pub key: Option<Key>,
-    /// Longest time for connecting. The handshake afterwards may need the same time again.
+    /// Longest time for connecting, and longest time for the handshake after it.
     pub connect_timeout: Duration,
     /// Time without progress in a transfer after which the server counts as silent.
     pub silent_timeout: Duration,
 }
 
 impl SessionOptions {
-    /// Returns the default options for a server. Pages carry checksums only if their bytes leave this host.
+    /// Returns the default options for a server. Pages carry checksums only when the bytes leave this host.
     pub fn for_endpoint(endpoint: &Endpoint, slot_size: u32) -> SessionOptions {
         SessionOptions {
             slot_size,
@@ -39,10 +39,10 @@ impl SessionOptions {
     }
 }
 
-/// The contents of the server's WELCOME.
+/// What a client knows about its session: the server's address, and the contents of the server's WELCOME.
 #[derive(Clone, Debug)]
 pub struct SessionInfo {
-    /// The address of the server.
+    /// The server's address.
     pub endpoint: Endpoint,
     /// The session's number at the server.
     pub session: u64,
@@ -50,16 +50,16 @@ pub struct SessionInfo {
     pub token: [u8; TOKEN_BYTES],
     /// The session's slot size, in bytes.
     pub slot_size: u32,
-    /// Bytes that the server could hold for the session at its opening: memory and spill together, within the quota.
+    /// Bytes that the server could hold for the session when it answered: memory and spill together, within the quota.
     pub capacity_bytes: u64,
-    /// Most bytes that the session may hold; [`crate::payload::NO_QUOTA`] without a quota.
+    /// Most bytes that the session may hold. [`crate::payload::NO_QUOTA`] means no limit.
     pub quota_bytes: u64,
     /// Whether pages carry checksums.
     pub payload_checksum: bool,
 }
 
 /// Far space on one server, addressed by 64-bit byte offsets from 0. The session ends when all its connections are
-/// closed, and the server then forgets its contents.
+/// closed. The server then discards the session's contents.
 #[derive(Debug)]
 pub struct Session {
     requests: ReadRequests,
@@ -74,8 +74,9 @@ impl Session {
         Session::begin(endpoint, options, None)
     }
 
-    /// Opens a new session that begins with the contents of `of`. Later writes and discards in one session do not
-    /// change the other. Before this call, wait for the acknowledgements of the writes that the clone must contain.
+    /// Opens a new session with the current contents of the session `of`. Later writes and discards in one session do
+    /// not change the other session. The caller must first wait for the acknowledgements of the writes that the clone
+    /// should contain.
     pub fn open_clone(of: &SessionInfo, options: &SessionOptions) -> Result<Session, LinkError> {
         Session::begin(&of.endpoint, options, Some((of.session, of.token)))
     }

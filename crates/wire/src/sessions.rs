@@ -1,4 +1,4 @@
-//! SESSIONS_REPLY: a server's report about its open sessions, one frame at a time.
+//! The payload of a SESSIONS_REPLY: the states of some of a server's open sessions.
 
 use crate::identity::{IDENTITY_BYTES, Identity};
 use crate::limits::CONTROL_MAX;
@@ -11,11 +11,11 @@ pub enum Transport {
     Tcp = 1,
     /// AF_UNIX.
     Unix = 2,
-    /// The same-host link. The client copies pages by itself, so the server counts no transferred bytes.
+    /// The same-host link. The client copies pages by itself, so the server does not count transferred bytes.
     SameHost = 3,
 }
 
-/// The state of one open session. The values are counts, or have the unit with which their name ends.
+/// The state of one open session. Each value is a count, or has the unit with which its name ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionStatus {
     /// The session's number at this server.
@@ -24,23 +24,23 @@ pub struct SessionStatus {
     pub client: Identity,
     /// How the client is connected.
     pub transport: Transport,
-    /// Number of open connections of the session.
+    /// Number of the session's connections.
     pub connections: u64,
-    /// Bytes of one slot.
+    /// Size of one slot, in bytes.
     pub slot_bytes: u64,
-    /// Slots in use. For the same-host link: granted slots.
+    /// Number of slots in use. For the same-host link: number of granted slots.
     pub slots: u64,
-    /// The bytes of the slots in use that are in spill files.
+    /// Bytes of the session's slots that lie in spill files.
     pub spill_bytes: u64,
-    /// Most bytes that the session may hold; `None` without a quota.
+    /// Most bytes that the session may hold. `None` means no limit.
     pub quota_bytes: Option<u64>,
     /// Bytes of pages sent to the client.
     pub read_bytes: u64,
     /// Bytes of pages received from the client.
     pub write_bytes: u64,
-    /// Bytes of pages sent to the client per second, as an average of the last seconds.
+    /// Bytes of pages sent to the client per second in the recent past.
     pub read_bytes_per_s: u64,
-    /// Bytes of pages received from the client per second, as an average of the last seconds.
+    /// Bytes of pages received from the client per second in the recent past.
     pub write_bytes_per_s: u64,
     /// How long the session has been open, in milliseconds.
     pub age_ms: u64,
@@ -49,11 +49,12 @@ pub struct SessionStatus {
 const WORDS: usize = 12;
 /// Size of one session's state in a SESSIONS_REPLY, in bytes.
 pub(crate) const SESSION_STATUS_BYTES: usize = WORDS * 8 + IDENTITY_BYTES;
-/// The most sessions in one SESSIONS_REPLY. After a full reply, a client must ask for the next sessions.
+/// The largest number of sessions in one SESSIONS_REPLY. A client that receives a full reply asks for the next
+/// sessions.
 pub const SESSIONS_PER_REPLY: usize = CONTROL_MAX / SESSION_STATUS_BYTES;
 
 impl SessionStatus {
-    /// Returns the bytes that the session holds, in memory and spill files together.
+    /// Returns how many bytes the session holds, in memory and spill files together.
     pub fn bytes(&self) -> u64 {
         self.slots.saturating_mul(self.slot_bytes)
     }
@@ -82,7 +83,7 @@ impl SessionStatus {
         bytes
     }
 
-    /// Decodes one session's state.
+    /// Decodes one session's state. Returns `None` if the bytes are not a valid state.
     pub fn decode(bytes: &[u8]) -> Option<SessionStatus> {
         let bytes: &[u8; SESSION_STATUS_BYTES] = bytes.try_into().ok()?;
         let mut words = [0; WORDS];
@@ -112,8 +113,8 @@ impl SessionStatus {
         })
     }
 
-    /// Decodes a SESSIONS_REPLY's payload. Returns `None` if the payload is not a whole number of valid sessions or has
-    /// too many of them. Also returns `None` if their numbers are not ascending and above `after`.
+    /// Decodes a SESSIONS_REPLY's payload. Returns `None` if the payload is not a whole number of valid sessions or is
+    /// too long. Also returns `None` if the sessions' numbers do not ascend from above `after`.
     pub fn decode_all(bytes: &[u8], after: u64) -> Option<Vec<SessionStatus>> {
         let fits = bytes.len().is_multiple_of(SESSION_STATUS_BYTES) && bytes.len() <= CONTROL_MAX;
         let chunks = fits.then(|| bytes.chunks_exact(SESSION_STATUS_BYTES))?;

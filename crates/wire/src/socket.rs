@@ -1,7 +1,7 @@
-//! A connected stream socket, nonblocking, with bounded waiting.
+//! Connected nonblocking stream sockets, and limits on how long a transfer waits for its peer.
 //!
 //! The calls allocate nothing and make only async-signal-safe system calls. The calls that make a socket or pass files
-//! are exceptions. They run only while a link is set up.
+//! are exceptions, and run only while a link is set up.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,25 +18,26 @@ use crate::descriptors::kept;
 use crate::error::LinkError;
 use crate::limits::{SOCKET_BUFFER_BYTES, SPINS_BEFORE_SLEEP};
 
-/// Most pieces of memory sent in one system call.
+/// The most pieces sent in one system call.
 const PIECES_MAX: usize = 32;
-/// Most files passed in one message.
+/// The most files passed in one message.
 const FILES_MAX: usize = 3;
-/// Additional time before TCP itself ends a connection on which a transfer makes no progress.
+/// How much longer TCP_USER_TIMEOUT is than the longest time that a transfer may make no progress. So a stalled
+/// transfer fails before TCP ends the connection.
 const TCP_GRACE: Duration = Duration::from_secs(1);
 /// Idle time after which TCP probes the peer, and the time between probes.
 const TCP_PROBE: Duration = Duration::from_secs(1);
 /// Unanswered probes after which an idle TCP link counts as dead.
 const TCP_PROBES: u32 = 4;
 
-/// How a caller waits for bytes that have not arrived.
+/// How a caller waits for bytes to arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Does not wait.
     Now,
-    /// Tries again without sleeping.
+    /// Makes further nonblocking attempts.
     Spin {
-        /// Number of attempts after the first one.
+        /// Attempts after the first one.
         iterations: u32,
     },
     /// Sleeps in poll(2).
@@ -49,12 +50,12 @@ pub enum Wait {
 /// The longest single sleep of a transfer that waits without limit.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// The event that a sleeping thread waits for.
+/// What a sleeping thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Bytes to receive, or the end of the stream.
     Receive,
-    /// Space in the socket's buffer for sending.
+    /// Room to send.
     Send,
 }
 
@@ -73,25 +74,26 @@ impl AsFd for Socket {
 
 impl Socket {
     /// Makes `fd` nonblocking and sets the options of a link: no delay, large buffers, and probes of an idle TCP peer.
-    /// It is no error if the system refuses the first two.
+    /// An error of the first two options is ignored.
     ///
     /// `silent` is the longest time that a transfer may make no progress. A client sets it to notice a server that
-    /// hangs. A server passes `None`, because a stopped program must find its pages when it continues. If the program's
-    /// host is dead, TCP ends the connection.
+    /// hangs. A server passes `None`, because a program that was stopped must find its pages when it continues. The TCP
+    /// probes detect that the program's host is dead.
     pub fn new(fd: OwnedFd, silent: Option<Duration>) -> Result<Socket, LinkError> {
         rustix::io::ioctl_fionbio(&fd, true).map_err(|e| LinkError::io("making a socket nonblocking", e))?;
         set_options(&fd, silent).map_err(|e| LinkError::io("setting a socket's options", e))?;
         Ok(Socket { fd, silent })
     }
 
-    /// Receives the bytes that have arrived, without waiting. Returns `None` if there are none.
+    /// Receives the bytes that have arrived, without waiting. Returns their number, or `None` when no bytes have
+    /// arrived.
     pub fn receive(&self, into: &mut [u8]) -> Result<Option<usize>, LinkError> {
         let wanted = into.len();
         received(rustix::net::recv(&self.fd, into, RecvFlags::DONTWAIT).map(|(n, _)| n), wanted)
     }
 
-    /// Receives the bytes that have arrived into `first` and then into `second`, without waiting. Returns `None` if
-    /// there are none.
+    /// Receives the bytes that have arrived into `first` and then into `second`, without waiting. Returns their number,
+    /// or `None` when no bytes have arrived.
     pub fn receive_two(&self, first: &mut [u8], second: &mut [u8]) -> Result<Option<usize>, LinkError> {
         let wanted = first.len() + second.len();
         let mut pieces = [IoSliceMut::new(first), IoSliceMut::new(second)];
@@ -99,7 +101,7 @@ impl Socket {
     }
 
     /// Sends the part of the pieces that fits into the socket's buffer, without waiting. Returns the number of bytes,
-    /// or `None` if nothing fits. `more` tells TCP that the rest of the frame follows at once.
+    /// or `None` when no byte fits. `more` tells TCP that the rest of the frame follows at once.
     pub fn send(&self, pieces: &[IoSlice<'_>], more: bool) -> Result<Option<usize>, LinkError> {
         let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         flags.set(SendFlags::MORE, more);
@@ -114,7 +116,7 @@ impl Socket {
         }
     }
 
-    /// Sends all of the pieces. Fails if the peer receives nothing for too long.
+    /// Sends all of the pieces. Fails when the peer accepts no byte for the time `silent` of [`Socket::new`].
     pub fn send_all(&self, pieces: &[IoSlice<'_>]) -> Result<(), LinkError> {
         let mut progress = Progress::of(self);
         let total: usize = pieces.iter().map(|piece| piece.len()).sum();
@@ -133,8 +135,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Sleeps until the socket is ready or the time is over. Returns false if the socket is not ready. A signal may end
-    /// the sleep early.
+    /// Sleeps until the socket is ready or the time is over. Returns whether it is ready. A signal may end the sleep
+    /// early.
     pub fn wait(&self, direction: Direction, timeout: Duration) -> Result<bool, LinkError> {
         let events = match direction {
             Direction::Receive => PollFlags::IN,
@@ -148,7 +150,7 @@ impl Socket {
         }
     }
 
-    /// Returns whether the peer's end is still open. Does not wait, and leaves received bytes in the socket.
+    /// Checks whether the peer's end is still open. Does not wait, and removes no byte from the socket.
     pub fn is_open(&self) -> bool {
         let mut byte = [0];
         match rustix::net::recv(&self.fd, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
@@ -158,11 +160,11 @@ impl Socket {
         }
     }
 
-    /// Ends the sending side and discards the bytes that the peer still sends, for at most `patience`. If the socket
-    /// were closed with unread bytes, the kernel would reset the connection, and the peer might lose the last frame.
+    /// Ends this side's sending, and discards the bytes that the peer still sends, for at most `patience`. Closing a
+    /// socket with unread bytes would reset the connection, and the peer might never receive the last frame.
     pub fn finish(&self, patience: Duration) {
         if rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write).is_err() {
-            // The peer has already ended the connection, so no bytes will arrive.
+            // The peer has already ended the connection, so there is nothing to wait for.
             return;
         }
         let mut progress = Progress::until(patience);
@@ -176,13 +178,13 @@ impl Socket {
         }
     }
 
-    /// Ends the connection at once in both directions. Threads that wait for this socket wake up.
+    /// Ends the connection at once in both directions. Wakes the threads that wait for this socket.
     pub fn sever(&self) {
-        // The call fails only if the connection has already ended.
+        // `shutdown` fails only if the connection has ended already.
         let (Ok(()) | Err(_)) = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
     }
 
-    /// Sends a whole small frame over AF_UNIX, together with at most three files.
+    /// Sends a whole small frame over AF_UNIX, with at most three files.
     pub fn send_files(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -196,7 +198,7 @@ impl Socket {
         }
     }
 
-    /// Receives a small frame of exactly `into`'s length, and the files that were sent with it.
+    /// Receives a small frame of exactly `into`'s length, and the files that were passed with the frame.
     pub fn receive_files(
         &self,
         into: &mut [u8],
@@ -240,7 +242,7 @@ fn received(result: Result<usize, Errno>, wanted: usize) -> Result<Option<usize>
     }
 }
 
-/// Fills `window` with the part of `pieces` after the first `skip` bytes. Returns the number of filled pieces.
+/// Fills `window` with the part of `pieces` after the first `skip` bytes. Returns the number of pieces filled.
 fn window_from<'a>(pieces: &'a [IoSlice<'a>], mut skip: usize, window: &mut [IoSlice<'a>; PIECES_MAX]) -> usize {
     let mut count = 0;
     for piece in pieces {
@@ -259,13 +261,12 @@ fn window_from<'a>(pieces: &'a [IoSlice<'a>], mut skip: usize, window: &mut [IoS
     count
 }
 
-/// Sets large buffers and the detection of a dead peer. If the system refuses the buffers, the link is only slower. If
-/// it refuses the detection, the call fails: a server waits for a silent client without limit, and only the probes show
-/// that the client's host is dead.
+/// Sets large buffers and the detection of a dead peer. The system may refuse the buffers, which costs only speed. It
+/// must accept the detection, because a server waits for a silent client without limit. Only the TCP probes can then
+/// tell that the client's host is dead.
 fn set_options(fd: &OwnedFd, silent: Option<Duration>) -> Result<(), Errno> {
     let is_tcp = sockopt::set_tcp_nodelay(fd, true).is_ok();
-    // The kernel does not grow a TCP buffer whose size was set. So the size is set only if the system allows the full
-    // size.
+    // The kernel does not grow a TCP buffer whose size was set. So the size is set only if the system allows all of it.
     let allowed =
         |file: &str| std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<usize>().ok()).unwrap_or(0);
     if !is_tcp || allowed("/proc/sys/net/core/wmem_max") >= SOCKET_BUFFER_BYTES {
@@ -289,8 +290,9 @@ fn set_options(fd: &OwnedFd, silent: Option<Duration>) -> Result<(), Errno> {
     }
 }
 
-/// The state of a wait in a transfer that makes no progress: first some nonblocking attempts, then sleep, and then the
-/// error that the peer is silent. Progress restarts the wait, except if the wait has a fixed end.
+/// Limits how long a transfer waits for its peer. The transfer first makes some nonblocking attempts, then sleeps, and
+/// at last fails because the peer is silent. Each transferred byte restarts the waiting, unless the waiting has a fixed
+/// end.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     patience: Option<Duration>,
@@ -300,13 +302,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts a wait that every transferred byte restarts. Without any byte, the wait ends after the `silent` time of
-    /// `socket`.
+    /// Returns a limit that restarts with every byte. It is the time `silent` with which `socket` was made.
     pub fn of(socket: &Socket) -> Progress {
         Progress { patience: socket.silent, spins: SPINS_BEFORE_SLEEP, end: None, fixed: false }
     }
 
-    /// Starts a wait that ends after `timeout`, even if bytes arrive.
+    /// Returns a limit that ends `timeout` from now, even if bytes arrive.
     pub fn until(timeout: Duration) -> Progress {
         Progress {
             patience: Some(timeout),
@@ -324,12 +325,13 @@ impl Progress {
         }
     }
 
-    /// Returns whether the wait has a fixed end that has passed.
+    /// Checks whether the waiting has a fixed end that has passed.
     fn is_over(&self) -> bool {
         self.fixed && self.end.is_some_and(|end| Instant::now() >= end)
     }
 
-    /// Waits a little after an attempt that transferred no bytes. Fails with [`LinkError::Silent`] if the time is over.
+    /// Waits a little after an attempt that transferred nothing. Fails with [`LinkError::Silent`] when the time is
+    /// over.
     pub fn stalled(&mut self, socket: &Socket, direction: Direction) -> Result<(), LinkError> {
         if self.spins > 0 {
             self.spins -= 1;
@@ -341,8 +343,8 @@ impl Progress {
         };
         let now = Instant::now();
         let end = *self.end.get_or_insert(now + patience);
-        // This process may have been stopped for a long time. So it checks the socket once more before it reports the
-        // peer as silent.
+        // This process may itself have been stopped for a long time. So it checks the socket once more before it
+        // declares the peer silent.
         if now >= end && !socket.wait(direction, Duration::ZERO)? {
             return Err(LinkError::Silent { seconds: patience.as_secs().max(1) as u32 });
         }
@@ -350,7 +352,7 @@ impl Progress {
     }
 }
 
-/// The remaining attempts or the end of a [`Wait`].
+/// The rest of a [`Wait`]: a number of attempts, or the time at which the wait ends.
 pub(crate) enum Waiting {
     Attempts(u32),
     Until(Instant),
@@ -365,7 +367,7 @@ impl Waiting {
         }
     }
 
-    /// Waits a little. Returns false if the attempts or the time are used up.
+    /// Waits a little. Returns `false` when the attempts or the time are used up.
     pub(crate) fn again(&mut self, socket: &Socket) -> Result<bool, LinkError> {
         match self {
             Waiting::Attempts(0) => Ok(false),

@@ -1,4 +1,4 @@
-//! Asks a server how much it holds.
+//! Asks a server for its status and its sessions.
 
 use std::time::Duration;
 
@@ -13,16 +13,17 @@ use crate::payload::{Role, Status};
 use crate::sessions::{SESSIONS_PER_REPLY, SessionStatus};
 use crate::socket::{Progress, Socket};
 
-/// Most sessions that a client reads. If a server lists more, the client stops asking.
+/// Number of listed sessions above which [`fetch_sessions`] stops asking. It bounds the memory that a faulty server can
+/// make the client use.
 const SESSIONS_MAX: usize = 1 << 16;
 
-/// Asks the server at `endpoint` how much it holds. Connecting may need `timeout`, and the answer the same time again.
+/// Returns the status of the server at `endpoint`. Connecting, the handshake and the answer may each take `timeout`.
 pub fn fetch_status(endpoint: &Endpoint, key: Option<&Key>, timeout: Duration) -> Result<Status, LinkError> {
     StatusClient::start(endpoint, key, timeout)?.status()
 }
 
-/// Asks the server at `endpoint` how much it holds, and for its open sessions in the order of their numbers. Connecting
-/// may need `timeout`, and each answer the same time again.
+/// Returns the status of the server at `endpoint`, and its open sessions in the order of their numbers. Connecting, the
+/// handshake and each answer may each take `timeout`.
 pub fn fetch_sessions(
     endpoint: &Endpoint,
     key: Option<&Key>,
@@ -42,7 +43,7 @@ pub fn fetch_sessions(
     }
 }
 
-/// A control connection, on which a client asks for status and sessions.
+/// A control connection, which asks for status and sessions.
 struct StatusClient {
     socket: Socket,
     inbox: Inbox,

@@ -1,4 +1,5 @@
-//! The writing connection of a session. It sends pages and discards, and receives acknowledgements in the same order.
+//! The writing connection of a session. It sends pages and discards, and receives their acknowledgements in the same
+//! order.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +11,7 @@ use crate::limits::{DISCARD_MAX, PARTS_MAX, RANGE_MAX, range_is_valid};
 use crate::read::server_error;
 use crate::socket::{Socket, Wait, Waiting};
 
-/// Most pieces of memory passed to the socket in one call, including the header.
+/// Most pieces passed to the socket in one call, including the header.
 const PARTS_AT_ONCE: usize = 32;
 
 /// Sends pages and discards, and receives their acknowledgements.
@@ -28,7 +29,7 @@ pub struct Ack {
     pub tag: u64,
     /// The result of the request.
     pub status: AckStatus,
-    /// Bytes that the server could still hold for this session when it answered.
+    /// How many more bytes the server could hold for this session when it answered.
     pub capacity_bytes: u64,
 }
 
@@ -37,10 +38,10 @@ pub struct Ack {
 pub enum AckStatus {
     /// The request succeeded: the server holds the page, has dropped it, or has answered the ping.
     Done,
-    /// The server has no room. The old contents of the range on the server may be lost, so the caller must keep the
+    /// The server has no room. The server's contents of the range are now unspecified, so the caller must keep the
     /// page.
     Full,
-    /// Like `Full`, but the reason is that the session's quota is used up.
+    /// The session's quota is used up. As with `Full`, the caller must keep the page.
     OverQuota,
 }
 
@@ -57,9 +58,10 @@ impl Writer {
 
     /// Sends the bytes of `parts`, one after the other, for the range at `offset`. The range consists of whole 4 KiB
     /// units and has at most [`RANGE_MAX`] bytes. Returns when the kernel has accepted the last byte.
-    /// [`Writer::try_ack`] returns when the server has stored the range.
+    /// [`Writer::try_ack`] tells when the server has stored the range.
     ///
-    /// Acknowledgements must be received regularly, because a server that cannot send them receives no more pages.
+    /// The caller must receive acknowledgements regularly. A server that cannot send acknowledgements accepts no more
+    /// pages.
     pub fn write(&mut self, tag: u64, offset: u64, parts: &[IoSlice<'_>]) -> Result<(), LinkError> {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let length = u32::try_from(length).unwrap_or(u32::MAX);
@@ -77,8 +79,8 @@ impl Writer {
         self.socket.send_all(rest)
     }
 
-    /// Sends several pages `(tag, offset, bytes)`, many small ones in one system call. Each page follows the rules of
-    /// [`Writer::write`] and has its own acknowledgement. Sends nothing if one of the pages breaks the limits.
+    /// Sends several pages `(tag, offset, bytes)`, with one system call for many small pages. Each page follows the
+    /// rules of [`Writer::write`] and has its own acknowledgement. Sends nothing if one of the pages breaks the limits.
     pub fn write_many(&mut self, pages: &[(u64, u64, &[u8])]) -> Result<(), LinkError> {
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         if !pages.iter().all(|(_, offset, bytes)| range_is_valid(*offset, length(bytes), RANGE_MAX)) {
@@ -110,8 +112,8 @@ impl Writer {
         header.encode()
     }
 
-    /// Tells the server that `len` bytes at `offset` are no longer needed. Both numbers are multiples of 4 KiB, and
-    /// `len` is at most [`DISCARD_MAX`]. The server frees the slots that are wholly within the range.
+    /// Tells the server that `len` bytes at `offset` are no longer needed. `offset` and `len` must be multiples of 4
+    /// KiB, and `len` at most [`DISCARD_MAX`]. The server frees the slots that lie wholly within the range.
     pub fn discard(&mut self, tag: u64, offset: u64, len: u32) -> Result<(), LinkError> {
         if !range_is_valid(offset, len, DISCARD_MAX) {
             return Err(LinkError::Misuse { what: "a DISCARD takes whole 4 KiB units, at most 1 GiB" });
@@ -120,8 +122,9 @@ impl Writer {
         self.socket.send_all(&[IoSlice::new(&frame)])
     }
 
-    /// Sends several discards `(tag, offset, len)`, many in one system call. Each discard follows the rules of
-    /// [`Writer::discard`] and has its own acknowledgement. Sends nothing if one of the ranges breaks the limits.
+    /// Sends several discards `(tag, offset, len)`, with one system call for many discards. Each discard follows the
+    /// rules of [`Writer::discard`] and has its own acknowledgement. Sends nothing if one of the ranges breaks the
+    /// limits.
     pub fn discard_many(&mut self, ranges: &[(u64, u64, u32)]) -> Result<(), LinkError> {
         if !ranges.iter().all(|(_, offset, len)| range_is_valid(*offset, *len, DISCARD_MAX)) {
             return Err(LinkError::Misuse { what: "a DISCARD takes whole 4 KiB units, at most 1 GiB" });
@@ -136,12 +139,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Sends a PING. Its answer is an [`Ack`] that arrives after the answers to all earlier requests.
+    /// Sends a PING. The answer is an [`Ack`] that arrives after the acknowledgements of all earlier requests.
     pub fn ping(&mut self, tag: u64) -> Result<(), LinkError> {
         self.socket.send_all(&[IoSlice::new(&Header::bare(Kind::Ping, tag).encode())])
     }
 
-    /// Returns the next acknowledgement, or `None` if none arrived within `wait`.
+    /// Returns the next acknowledgement, or `None` if no acknowledgement arrived within `wait`.
     pub fn try_ack(&mut self, wait: Wait) -> Result<Option<Ack>, LinkError> {
         let mut waiting = Waiting::new(wait);
         loop {

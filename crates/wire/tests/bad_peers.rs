@@ -1,5 +1,5 @@
-//! A client connects to servers that do not follow the protocol. Each case must end with the right error within the
-//! time limit, and not hang.
+//! Tests a client against servers that break the protocol. In each case, the client must return the right error in
+//! time.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -19,8 +19,8 @@ use hanare_wire::{
 /// Time limit of an answer. It is far longer than any answer takes, and short enough to report a hang soon.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Starts a server on a free port. The server accepts `connections` connections, one after the other, and runs `life`
-/// with each.
+/// Starts a server on a free port. It accepts `connections` connections, one after the other, and calls `life` with
+/// each connection and its number.
 fn server(connections: usize, life: impl Fn(TcpStream, usize) + Send + 'static) -> (Endpoint, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let endpoint = Endpoint::Tcp(listener.local_addr().expect("an address").to_string());
@@ -35,8 +35,7 @@ fn server(connections: usize, life: impl Fn(TcpStream, usize) + Send + 'static) 
 }
 
 fn options(endpoint: &Endpoint) -> SessionOptions {
-    // The timeout is short, because some tests wait for all of it. It is long enough for a peer that waits for a
-    // processor.
+    // Some tests wait for the whole timeout, so it is short. It still leaves time for a peer that waits for a CPU.
     let timeout = Duration::from_secs(2);
     SessionOptions { connect_timeout: timeout, silent_timeout: timeout, ..SessionOptions::for_endpoint(endpoint, 4096) }
 }
@@ -76,7 +75,8 @@ fn welcome(stream: &mut (impl Read + Write)) {
     send(stream, Header { length: payload.len() as u32, ..Header::bare(Kind::Welcome, 0) }, &payload);
 }
 
-/// Waits until the client has closed the connection. An earlier end would answer the client's bytes with a reset.
+/// Waits until the client has closed the connection. If the server closed it first, the client could see a reset
+/// instead of the error that the test expects.
 fn until_closed(mut stream: TcpStream) {
     let _ = std::io::copy(&mut stream, &mut std::io::sink());
 }
@@ -116,7 +116,7 @@ fn another_version() {
 fn silence_and_a_slow_trickle() {
     let error = open_error(|stream, _| until_closed(stream));
     assert!(matches!(error, LinkError::Silent { .. }), "{error:?}");
-    // Every byte counts as progress, but the time of the whole handshake is limited.
+    // Each byte arrives in time, but the whole handshake takes longer than its time limit.
     let error = open_error(|mut stream, _| {
         let frame = Header { length: 72, ..Header::bare(Kind::Welcome, 0) }.encode();
         for byte in frame.chunks(1) {
@@ -179,7 +179,7 @@ fn a_server_that_cannot_prove_the_key() {
 }
 
 /// Opens a session with a server that welcomes both connections and runs `life` with the reading one. Then passes the
-/// client's session to `check`.
+/// client's end to `check`.
 fn with_session(
     payload_checksum: bool,
     life: impl Fn(TcpStream) + Send + 'static,
@@ -345,15 +345,15 @@ fn a_peer_that_takes_nothing_is_silent() {
     let options = SessionOptions { silent_timeout: Duration::from_millis(300), ..options(&endpoint) };
     let (requests, replies, mut writer, _) = Session::open(&endpoint, &options).expect("a session").split();
     let page = vec![0; 4 << 20];
-    // These pages are more bytes than the socket's buffers can hold.
+    // The pages have more bytes than the socket's buffers can hold, so a write has to wait for the server.
     let error = (0..64).find_map(|n| writer.write(n, 0, &[IoSlice::new(&page)]).err()).expect("an end of patience");
     assert!(matches!(error, LinkError::Silent { .. }), "{error:?}");
     drop((requests, replies));
     thread.join().expect("the server did its part");
 }
 
-/// On a machine short of CPU or memory, a server may not answer for a long time. The client must not give up its pages
-/// because of that.
+/// A server may take a long time to answer if its machine is short of CPU or memory. The client must keep waiting,
+/// because it would lose its pages.
 #[test]
 fn a_server_on_this_host_that_still_runs_is_waited_for_and_one_that_ends_is_not() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -399,8 +399,8 @@ fn a_status_that_makes_no_sense_is_garbage() {
     thread.join().expect("the server did its part");
 }
 
-/// A connect to a path succeeds even while the server is stopped, as long as the server's queue is not full. If the
-/// queue is full, connect must not block the client until the server continues.
+/// A server that accepts no connections has a full queue, on which connect(2) blocks. The client must return an error
+/// after its timeout.
 #[test]
 fn a_path_whose_queue_is_full_is_given_up_in_time() {
     let place = tempfile::tempdir().expect("temporary directory");
@@ -416,7 +416,8 @@ fn a_path_whose_queue_is_full_is_given_up_in_time() {
     drop(waiting);
 }
 
-/// A private server that gets no processor for 5 s must not make a fork fail.
+/// A server on this host may wait for a CPU for longer than [`hanare_wire::limits::CONNECT_DEFAULT`]. The client must
+/// keep waiting for the handshake.
 #[test]
 fn a_server_of_this_host_that_lacks_a_processor_is_waited_for() {
     let dir = tempfile::tempdir().expect("a directory");

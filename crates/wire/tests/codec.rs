@@ -1,4 +1,4 @@
-//! The codec with any input: round trips, every flipped bit, and random bytes.
+//! Tests the codec of frames with valid headers, with headers in which one bit is flipped, and with random bytes.
 
 use hanare_wire::frame::{FLAG_PAYLOAD_CRC, FrameError, HEADER_BYTES, Header, Kind};
 use hanare_wire::limits::{CONTROL_MAX, DISCARD_MAX, RANGE_MAX};
@@ -20,7 +20,7 @@ fn header() -> impl Strategy<Value = Header> {
     })
 }
 
-/// Sets the right CRC-32 for the first 36 bytes, so that a test reaches the checks after that of the checksum.
+/// Sets the right CRC-32 for the first 36 bytes, so that the codec also checks the header's other fields.
 fn sealed(mut bytes: [u8; HEADER_BYTES]) -> [u8; HEADER_BYTES] {
     let crc = crc32fast::hash(&bytes[..36]);
     bytes[36..].copy_from_slice(&crc.to_le_bytes());
@@ -48,8 +48,8 @@ proptest! {
         prop_assert!(Header::decode(&bytes).is_err());
     }
 
-    /// Magic, version and checksum are right, and any other field may be wrong. If a header is accepted, its payload
-    /// must be within the limits.
+    /// Decodes headers with the right magic, version and checksum, and random bytes in all other fields. The payload of
+    /// an accepted header must be within the limits.
     #[test]
     fn lying_fields_never_promise_a_huge_payload(fields in any::<[u8; 30]>()) {
         let mut bytes = Header::bare(Kind::Ping, 0).encode();

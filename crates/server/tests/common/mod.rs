@@ -1,4 +1,4 @@
-//! A server in this process, on its own addresses, and helpers for its clients.
+//! A memory server that runs in the test's process, and helpers for clients of this server.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses its own part of this")]
 
 use std::io::IoSlice;
@@ -13,11 +13,11 @@ use hanare_wire::{
 };
 use tempfile::TempDir;
 
-/// Time limit of every wait. It is far longer than any step needs, and short enough to report a hang soon.
+/// Time limit of every wait. It is far longer than any request takes, and short enough to report a hang soon.
 pub const SOON: Duration = Duration::from_secs(30);
 pub const MIB: u64 = 1 << 20;
 
-/// A running server. Dropping it stops the server and joins its thread.
+/// A running server. Dropping it stops the server and joins the server's thread.
 pub struct TestServer {
     pub tcp: Endpoint,
     pub unix: Endpoint,
@@ -51,7 +51,8 @@ impl TestServer {
         fetch_status(&self.unix, None, SOON).expect("a status")
     }
 
-    /// Waits until the status satisfies `wished`, because the server notices the end of a connection a moment later.
+    /// Waits until the server's status satisfies `wished`, and returns the status. Tests need this because the server
+    /// notices the end of a connection with a small delay.
     pub fn status_until(&self, wished: impl Fn(&Status) -> bool) -> Status {
         let end = Instant::now() + SOON;
         loop {
@@ -81,7 +82,7 @@ impl Drop for TestServer {
     }
 }
 
-/// A session that is used for one request at a time.
+/// A session with calls that send one request and wait for its answer.
 pub struct Client {
     pub requests: ReadRequests,
     pub replies: ReadReplies,
@@ -100,7 +101,7 @@ impl Client {
         Ok(Client { requests, replies, writer, info, tag: 0 })
     }
 
-    /// Opens a session that begins with the contents of this one.
+    /// Opens a session that begins with the contents of this session.
     pub fn cloned(&self, options: &SessionOptions) -> Client {
         let (requests, replies, writer, info) = Session::open_clone(&self.info, options).expect("a clone").split();
         Client { requests, replies, writer, info, tag: 0 }
@@ -112,7 +113,7 @@ impl Client {
         self.receive(offset, len)
     }
 
-    /// Receives the reply to the oldest request, which was for this range.
+    /// Receives the reply to the oldest request, and checks that the request was for this range.
     pub fn receive(&mut self, offset: u64, len: u32) -> Result<Vec<u8>, LinkError> {
         let reply = self.replies.try_header(Wait::Block { timeout: SOON })?.expect("a reply in time");
         assert_eq!((reply.offset, reply.len), (offset, len));
@@ -140,7 +141,7 @@ impl Client {
     }
 }
 
-/// A page in which every word encodes `place`, `version` and the word's index.
+/// Returns a page in which every word encodes `place`, `version` and the word's index.
 pub fn page(place: u64, version: u64) -> Vec<u8> {
     (0..512u64).flat_map(|word| (place << 40 | version << 16 | word).to_le_bytes()).collect()
 }
