@@ -31,7 +31,7 @@
 
 enum { DEPTH_MAX = 8, THREADS_MAX = 16, THRASHERS = 2, FILE_BLOCKS = 64, FIXED_SLOTS = 8, SKIPPED = 77 };
 
-/* Bytes of a block's first page before the block. They belong to the program. */
+/* Number of bytes of a block's first page that lie before the block. They belong to the program. */
 static size_t lead = 512;
 
 struct kind {
@@ -52,7 +52,7 @@ static double seconds = 2;
 static int file = -1;
 static struct timespec end;
 
-/* Memory of the kernel's own kind, which is never far. */
+/* Returns shared memory from the kernel, which is never far. */
 static void *near_memory(size_t bytes) {
     void *start = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CALL(start != MAP_FAILED);
@@ -76,7 +76,8 @@ static uint64_t draw(uint64_t *state) {
     return *state >> 8;
 }
 
-/* A transfer: `thread`'s block `block`, as it is in `version`, into (or, when `write`, out of) `slot`. */
+/* A transfer of `thread`'s block `block`, with the bytes of `version`. It goes into `slot`, or out of `slot` if
+ * `write` is set. */
 struct transfer {
     size_t thread, block;
     uint64_t version, round;
@@ -121,7 +122,7 @@ static void fill_block(void *to, size_t thread, size_t block, uint64_t version) 
         ((uint64_t *)to)[i] = expected(thread, block, version, i);
 }
 
-/* Whether the first `bytes` of a block are what they must be; tells the first that are not. */
+/* Checks the first `bytes` bytes of a block. Prints the first wrong byte, if there is one. */
 static int holds(const void *found, size_t bytes, const struct transfer *t, const char *what) {
     for (size_t i = 0; i < bytes / 8; i++) {
         uint64_t word = ((const volatile uint64_t *)found)[i], want = expected(t->thread, t->block, t->version, i);
@@ -134,7 +135,7 @@ static int holds(const void *found, size_t bytes, const struct transfer *t, cons
     return 1;
 }
 
-/* The words before and after a block, in pages that it shares. */
+/* Writes the words before and after a block, in the pages that the block shares with them. */
 static void mark_around(struct transfer *t, uint64_t round) {
     t->round = round;
     for (size_t i = 0; i < lead / 8; i++)
@@ -347,7 +348,7 @@ static int is_refusal(long result) {
     return result == -EFAULT || result == -ENOMEM || result == -EAGAIN || result == -EBUSY;
 }
 
-/* Reads a written block back into near memory and checks its first `bytes` bytes, those that the call wrote. */
+/* Reads a written block back into near memory. Checks the first `bytes` bytes, which the call wrote. */
 static int written_holds(struct worker *w, const struct transfer *t, size_t bytes) {
     if (is("vmwrite"))
         return 1; /* the child has checked them */
@@ -356,7 +357,7 @@ static int written_holds(struct worker *w, const struct transfer *t, size_t byte
     return holds(w->near, bytes, t, "written");
 }
 
-/* Restores a block of the file from near memory, whatever was written to it. */
+/* Writes a block of the file again from near memory. This repairs all earlier writes to it. */
 static void write_near(struct worker *w, const struct transfer *t) {
     fill_block(w->near, t->thread, t->block, t->version);
     if (!is("vmwrite") && !is("vmsplice"))
@@ -385,7 +386,7 @@ static void finish(struct worker *w, const struct transfer *t, long result) {
         write_near(w, t);
 }
 
-/* Begins transfer `nth` of a free block and slot. 0 when it was refused at once. */
+/* Begins transfer `nth` of a free block and slot. Returns 0 if the transfer was refused at once. */
 static int begin(struct worker *w, size_t nth) {
     struct transfer *t = &w->flying[nth];
     size_t slot, block;
@@ -439,7 +440,7 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* Writes and checks its share of the pages at random. */
+/* The state of a thread that writes and checks its share of the pages at random. */
 struct thrasher {
     pthread_t handle;
     uint64_t *words, state;
@@ -467,7 +468,7 @@ static void *thrash(void *argument) {
     return NULL;
 }
 
-/* A file without a name, with every block in version 0. */
+/* Makes a file without a name. Every block has version 0. */
 static void make_file(const char *folder, struct worker *workers) {
     char path[4096];
     snprintf(path, sizeof path, "%s/direct-%d", folder, getpid());

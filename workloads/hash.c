@@ -19,7 +19,7 @@ struct entry {
 static int64_t *chains;       /* first entries: indices, 0 for none */
 static struct entry *entries; /* each rank takes new ones from its own part */
 
-/* The key and the summand of a rank's addition. Keys of different ranks are often the same. */
+/* Computes the key and the summand of a rank's addition. Different ranks often have the same keys. */
 static uint64_t key_of(int rank, long turn, long additions) {
     return mix((uint64_t)(turn * 7 + rank)) % (uint64_t)additions;
 }
@@ -35,8 +35,8 @@ static struct entry *find(uint64_t key) {
     return NULL;
 }
 
-/* Adds under the lock of the key's chain; `fresh` is the index of an entry to be used when there is none. Says whether it
- * was used. */
+/* Adds `sum` to a key, under the lock of the key's chain. If the key has no entry, uses the entry with index `fresh`.
+ * Returns whether it used that entry. */
 static int add(uint64_t key, int64_t sum, int64_t fresh) {
     uint64_t chain = mix(key) % CHAINS;
     struct entry *entry = find(key);
@@ -85,7 +85,7 @@ int main(int argc, char *argv[]) {
     }
     dsm_barrier();
     double began = seconds();
-    /* The first entry of this rank's part that is whole and not index 0. */
+    /* The index of the first entry that is wholly in this rank's part. Index 0 is not used. */
     int64_t fresh = (int64_t)((part * (size_t)rank + sizeof(struct entry) - 1) / sizeof(struct entry)) + (rank == 0);
     int lost = 0;
     for (long turn = 0; turn < additions; turn++) {
@@ -95,7 +95,7 @@ int main(int argc, char *argv[]) {
         dsm_lock(lock);
         fresh += add(key, sum, fresh);
         dsm_unlock(lock);
-        /* An entry that this rank or another added before must still be there. */
+        /* Checks an entry that this rank or another rank added before. */
         uint64_t earlier = key_of(rank, turn / 2, additions);
         lock = (int)(mix(earlier) % CHAINS % LOCKS);
         dsm_lock(lock);
