@@ -55,7 +55,7 @@ static struct matrix make(struct arguments arguments) {
     for (bits = 1; rows > (size_t)1 << bits;)
         bits++;
     odd_inverse = odd_factor;
-    for (int n = 0; n < 6; n++) /* Newton: each step doubles the bits that are right */
+    for (int n = 0; n < 6; n++) /* Newton: each step doubles the number of correct bits */
         odd_inverse *= 2 - odd_factor * odd_inverse;
     struct matrix matrix = {.rows = rows, .starts = array(rows + 1, sizeof(size_t))};
     matrix.columns = array(rows * PER_ROW, sizeof(uint32_t));

@@ -15,7 +15,7 @@
 
 static float (*points)[DIMENSIONS];
 static float *matrix;           /* row i holds its distances to 0..i-1 */
-static size_t *firsts, *others; /* the first item of the cluster in a slot, the item after an item */
+static size_t *firsts, *others; /* a slot's first item; the item after an item */
 
 static float distance(size_t a, size_t b) {
     float sum = 0;

@@ -1,7 +1,7 @@
 /* direct FOLDER [--kind KIND] [--mb MB] [--seconds S] [--block BYTES] [--threads T] [--seed SEED]
  *
- * The kernel reads and writes MB (64) of large arrays by pages that it pins. Two other threads write and check the rest
- * of the arrays, so that pages come and go. KIND:
+ * The kernel pins pages of large arrays (MB megabytes, 64), and reads and writes the arrays through these pages. Two
+ * other threads write and check the rest of the arrays, so that pages are evicted and fetched. KIND is one of these:
  *
  *   pread        O_DIRECT reads of a file                    write        O_DIRECT reads and writes
  *   uring        the same by io_uring, 8 at a time           uring-fixed  with registered buffers
@@ -9,10 +9,10 @@
  *   vmwrite      a child that writes and reads the arrays by process_vm_writev and process_vm_readv
  *
  * The file is made in FOLDER, which must accept O_DIRECT, and has no name. Every block is compared with its expected
- * bytes, a written one through memory that is not far. A block begins in the middle of a page. The words around it
- * belong to the program, which writes them during the transfer. After S (2) seconds the program prints `ok direct`, or
+ * bytes. Written blocks are read back into memory that is not far. A block begins in the middle of a page. The words
+ * around the block belong to the program, which writes them during the transfer. After S (2) seconds the program prints `ok direct`, or
  * the number of wrong blocks with exit code 1. Calls that are refused with EFAULT, ENOMEM, EAGAIN or EBUSY are counted.
- * Exit code 77: KIND, or O_DIRECT, is not available. */
+ * The exit code is 77 if KIND or O_DIRECT is not available. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -102,7 +102,7 @@ struct worker {
     aio_context_t aio;
     struct iocb iocbs[DEPTH_MAX];
     int to_child[2], from_child[2], pipe[2];
-    long result; /* of a transfer that was made at once */
+    long result; /* the result of a transfer that completed at once */
 };
 
 static size_t slot_bytes(void) {
@@ -122,7 +122,7 @@ static void fill_block(void *to, size_t thread, size_t block, uint64_t version) 
         ((uint64_t *)to)[i] = expected(thread, block, version, i);
 }
 
-/* Checks the first `bytes` bytes of a block. Prints the first wrong byte, if there is one. */
+/* Checks the first `bytes` bytes of a block. Prints the first wrong word, if there is one. */
 static int holds(const void *found, size_t bytes, const struct transfer *t, const char *what) {
     for (size_t i = 0; i < bytes / 8; i++) {
         uint64_t word = ((const volatile uint64_t *)found)[i], want = expected(t->thread, t->block, t->version, i);
@@ -308,7 +308,7 @@ static long give_to_pipe(struct worker *w, const struct transfer *t) {
     if (given < 0)
         return -errno;
     if (draw(&w->state) % 4 == 0)
-        usleep(500); /* the pages are the pipe's meanwhile */
+        usleep(500); /* the pages belong to the pipe during this pause */
     for (long taken = 0; taken < given;) {
         long count = read(w->pipe[0], w->near + taken, (size_t)(given - taken));
         CALL(count > 0);
@@ -427,7 +427,7 @@ static void *work(void *argument) {
         flying += (size_t)begin(w, nth);
     while (flying > 0 || !over()) {
         long result;
-        if (flying == 0) { /* all were refused at once */
+        if (flying == 0) { /* all transfers were refused at once */
             flying += (size_t)begin(w, 0);
             continue;
         }
@@ -481,7 +481,7 @@ static void make_file(const char *folder, struct worker *workers) {
         for (size_t block = 0; block < FILE_BLOCKS; block++)
             write_near(&workers[i], &(struct transfer){.thread = i, .block = block});
     if (pread(file, workers[0].near + lead, 4096, 0) < 0)
-        lead = PAGE; /* this disk wants more alignment */
+        lead = PAGE; /* this disk needs a larger alignment */
 }
 
 static void read_arguments(int argc, char **argv, const char **folder) {

@@ -345,7 +345,7 @@ int main(int argc, char **argv) {
         CALL((array = malloc(size)) != NULL);
         return strcmp(part, "--killed") == 0 ? killed() : argc > 4 ? outlived(argv[3], argv[4]) : 2;
     }
-    pid_t child = forked(); /* before there is anything */
+    pid_t child = forked(); /* before any far memory exists */
     if (child == 0) {
         CALL((array = malloc(size)) != NULL);
         fill_words(array, count, 9, 0);
@@ -355,7 +355,7 @@ int main(int argc, char **argv) {
     expect_success(child, "a child before there is anything");
     CALL((array = malloc(size)) != NULL);
     array[5] = 5;
-    child = forked(); /* hardly touched */
+    child = forked(); /* after few pages were accessed */
     if (child == 0) {
         REQUIRE(array[5] == 5 && array[1] == 0, "a child of one that has hardly touched its array");
         fill_words(array, count, 8, 0);

@@ -3,8 +3,8 @@
  *
  *     hanare launch -n 4 -- hash [-n ADDITIONS] [--verify] [--json]
  *
- * ADDITIONS is the number for each rank. --verify compares the table with a serial one: exit code 1 when a key or a sum
- * differs. A rank that finds less than it added itself ends with 1 in any case. */
+ * Each rank makes ADDITIONS additions. --verify compares the table with a serial one. The exit code is 1 if a key or a
+ * sum differs, and also if a rank finds a smaller sum than it added itself. */
 #include "shared.h"
 
 #define CHAINS 256
@@ -13,7 +13,7 @@
 struct entry {
     uint64_t key;
     int64_t sum;
-    int64_t next; /* an index above 0 */
+    int64_t next; /* index of the next entry; 0 for none */
 };
 
 static int64_t *chains;       /* first entries: indices, 0 for none */

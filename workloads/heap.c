@@ -15,7 +15,7 @@ static uint64_t seed = 1;
 struct block {
     uint64_t *words;
     size_t count;
-    uint64_t number; /* what its words are made of */
+    uint64_t number; /* its words are computed from this number */
 };
 
 static uint64_t draw(uint64_t *state) {

@@ -1,5 +1,5 @@
-/* A histogram on shared memory. Each rank counts its part of the numbers, and adds its counts to the shared bins. It adds
- * them segment by segment, and each segment has a lock.
+/* A histogram on shared memory. Each rank counts its part of the numbers, and adds its counts to the shared bins. It
+ * adds them segment by segment, and each segment has a lock.
  *
  *   hanare launch -n 4 -- histogram [-n NUMBERS] [--verify] [--json]
  *

@@ -7,7 +7,7 @@
 struct lu {
     double *blocks;
     long side, count, stride;
-    int rows, columns; /* of the grid of workers: block (i, j) is worker (i % rows, j % columns)'s */
+    int rows, columns; /* of the grid of workers; worker (i % rows, j % columns) has block (i, j) */
 };
 
 static inline double *lu_block(const struct lu *lu, long i, long j) {

@@ -59,7 +59,7 @@ static void unmapping(void) {
     CALL(next != MAP_FAILED);
     check_zero(next, to - from, "mapped after an unmap");
     CALL(munmap(next, to - from) == 0);
-    CALL(munmap(bytes + PAGE, size - PAGE) == 0); /* with the holes in it, as the kernel allows */
+    CALL(munmap(bytes + PAGE, size - PAGE) == 0); /* the range has holes, which the kernel allows */
 }
 
 static void discarding(void) {
@@ -150,7 +150,7 @@ static void fixing(void) {
     REQUIRE(touch(part + len / 2, 0) == SIGSEGV, "a fixed PROT_NONE mapping is readable");
     CALL(mprotect(part, len, PLAIN) == 0);
     check_zero(part, len, "a fixed mapping opened again");
-    /* Maps memory where a part was unmapped, or where more than the part was unmapped. */
+    /* Makes fixed mappings over a hole: one over a smaller hole, and one over a larger hole. */
     CALL(munmap(part + PAGE, MIB) == 0);
     CALL(mmap(part, len, PLAIN, PRIVATE | MAP_FIXED, -1, 0) == part);
     check_zero(part, len, "a fixed mapping over a hole");

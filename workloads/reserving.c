@@ -158,7 +158,7 @@ static void executing(void) {
 
 /* An allocator on the break. It grows the break, shrinks it and grows it again. */
 static void breaking(void) {
-    void *beside = malloc(MIB); /* the C library's own break does not get in the way */
+    void *beside = malloc(MIB); /* so the C library does not move the break itself */
     CALL(beside != NULL);
     memset(beside, 0xff, MIB);
     char *start = sbrk(0);

@@ -266,7 +266,7 @@ static void numbers(void) {
     snprintf(near, sizeof near, "/hanare-waits-%d", getpid());
     struct mq_attr shape = {.mq_maxmsg = 4, .mq_msgsize = 100};
     mqd_t queue = mq_open(near, O_CREAT | O_EXCL | O_RDWR, 0600, &shape);
-    if (queue >= 0) { /* not in every container */
+    if (queue >= 0) { /* message queues do not exist in every container */
         CALL(mq_unlink(near) == 0 && mq_send(queue, "message", 8, 3) == 0);
         unsigned *priority = (unsigned *)(arena + 56 * PAGE - 4);
         away();
