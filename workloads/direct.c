@@ -8,11 +8,11 @@
  *   aio          the same by io_submit                       vmsplice     arrays given to a pipe
  *   vmwrite      a child that writes and reads the arrays by process_vm_writev and process_vm_readv
  *
- * The file is made in FOLDER, which must accept O_DIRECT, and has no name. Every block is compared with its expected
- * bytes. Written blocks are read back into memory that is not far. A block begins in the middle of a page. The words
- * around the block belong to the program, which writes them during the transfer. After S (2) seconds the program prints `ok direct`, or
- * the number of wrong blocks with exit code 1. Calls that are refused with EFAULT, ENOMEM, EAGAIN or EBUSY are counted.
- * The exit code is 77 if KIND or O_DIRECT is not available. */
+ * The file is made in FOLDER, which must accept O_DIRECT, and has no name. Every block is compared with its
+ * expected bytes. Written blocks are read back into memory that is not far. A block begins in the middle of a page.
+ * The words around the block belong to the program, which writes them during the transfer. After S (2) seconds the
+ * program prints `ok direct`, or the number of wrong blocks with exit code 1. Calls that are refused with EFAULT,
+ * ENOMEM, EAGAIN or EBUSY are counted. The exit code is 77 if KIND or O_DIRECT is not available. */
 #define _GNU_SOURCE
 #include "check.h"
 
