@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 PR_SET_CHILD_SUBREAPER = 36
 # Most bytes of a command's output that are kept. They are the end of the output.
 OUTPUT_MAX = 1 << 20
-# Number of checks of a command past its limit, a tenth of a second apart. The command counts as slow, not as hanging, if
-# one of its threads runs or waits for a CPU at half of the checks, or if it uses BUSY seconds of CPU time. The CPU time
-# counts, too, because a cgroup's quota can keep a computing thread off its CPU for long.
+# Number of checks of a command past its limit, a tenth of a second apart. The command counts as slow, not as hanging,
+# if one of its threads runs or waits for a CPU at half of the checks, or if it uses BUSY seconds of CPU time. The CPU
+# time counts, too, because a cgroup's quota can keep a computing thread off its CPU for long.
 LOOKS = 20
 BUSY = 0.05
 
@@ -130,7 +130,7 @@ def where_threads_are(pids):
                 f"call {read_text(at + '/syscall')}"
             )
             lines += ["    " + line for line in read_text(at + "/stack").splitlines()[:6]]
-        if not command_of(pid).split(" ")[0].endswith("/hanare"):  # for Hanare's own command, the system calls are enough
+        if not command_of(pid).split(" ")[0].endswith("/hanare"):  # system calls are enough for Hanare's own command
             lines += stacks_by_gdb(pid)
     return "\n".join(lines)
 

@@ -94,7 +94,7 @@ class Program:
 
 
 def read_list(name=None):
-    """Returns all programs, or only the one with this name. The section `common` holds values for the other sections."""
+    """Returns all programs, or only the one called `name`. The section `common` holds values for other sections."""
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), comment_prefixes=("#",), strict=True)
     parser.read(HERE / "list.ini", encoding="utf-8")
     if name:

@@ -392,7 +392,7 @@ class Disturbance:
             self.end(leader, what)
 
     def program(self, leader):
-        """Returns the program's process number, or None if it has not started. It is the command's child that is no server."""
+        """Returns the process number of the program (the command's child that is no server), or None before its start."""
         if self.case.name == "blocks":  # the process of its server has the program's name at first
             return leader
         for pid in cells.descendants(leader):
