@@ -112,7 +112,7 @@ static void drops(advisor *advise, int advice, const char *name) {
         check_part(part, name);
     } else if (advice == MADV_DONTNEED) {
         check_zero(part, PART, name);
-    } else { /* may be dropped, page by page */
+    } else { /* the kernel may drop each page, or keep it */
         for (size_t i = 0; i < PART / PAGE; i++)
             if (part[i * PAGE / 8] == 0)
                 check_zero(part + i * PAGE / 8, PAGE, name);

@@ -1,7 +1,8 @@
 /* calls
  *
- * Passes each pointer argument of each call in absent memory: fresh pages for data that the kernel writes, pages unused
- * for long for data that it reads. Structures and strings lie across the border of two pages. */
+ * Passes each pointer argument of each call in absent memory. For data that the kernel writes, these are fresh pages.
+ * For data that it reads, these are pages that were not used for long. Structures and strings cross the border of two
+ * pages. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <arpa/inet.h>
@@ -43,7 +44,7 @@ static volatile size_t some = 700000;
 
 extern char **environ;
 
-/* Room for `len` bytes across a border between two pages that were never accessed. */
+/* Returns room for `len` bytes across a border between two pages that were never accessed. */
 static void *fresh(size_t len) {
     size_t half = len / 2;
     char *border = fresh_pages + (fresh_next + 1 + half / PAGE) * PAGE;
@@ -52,7 +53,7 @@ static void *fresh(size_t len) {
     return border - (half / 8 * 8);
 }
 
-/* A copy of `len` bytes across a border between two pages. */
+/* Returns a copy of `len` bytes across a border between two pages. */
 static void *kept(const void *bytes, size_t len) {
     size_t half = len / 2;
     char *border = used_pages + (used_next + 1 + half / PAGE) * PAGE;
@@ -162,7 +163,7 @@ static void streams_of_bytes(void) {
     CALL(pwritev(fd, rows, 3, MIB) == 2 * MIB && pwrite(fd, source, 4 * PAGE, 0) == 4 * PAGE);
     CALL(preadv2(fd, rows, 3, MIB, 0) == 2 * MIB);
     check_words((uint64_t *)bytes, 2 * MIB / 8, 1, 0, "pwritev");
-    /* The library's streams: blocks larger than their buffers, and lines. */
+    /* Tests the streams of the C library: blocks larger than their buffers, and lines. */
     rewind(file);
     away();
     CALL(fwrite(source, 8, len / 8, file) == len / 8 && fflush(file) == 0);
@@ -207,7 +208,7 @@ static void messages(void) {
     socklen_t *found_len = fresh(sizeof *found_len);
     *found_len = sizeof(int);
     CALL(getsockopt(pair[0], SOL_SOCKET, SO_TYPE, found, found_len) == 0 && *found == SOCK_DGRAM);
-    /* Borders are kept, and nothing is lost. */
+    /* Checks that messages keep their borders, and that no bytes are lost. */
     uint64_t *message = fresh(100000), *answer = fresh(100000);
     fill_words(message, 100000 / 8, 2, 0);
     for (int i = 1; i <= 3; i++) {
@@ -218,7 +219,7 @@ static void messages(void) {
         CALL(recv(pair[1], answer, 100000, 0) == i * 32000);
         check_words(answer, i * 32000 / 8, 2, 0, "a message");
     }
-    /* With a descriptor beside the bytes, everything far. */
+    /* Sends a descriptor beside the bytes. All arguments are in far memory. */
     union {
         char bytes[CMSG_SPACE(sizeof(int))];
         struct cmsghdr align;
@@ -268,7 +269,7 @@ static void addresses(void) {
     char *hello = kept_text("hello"), *heard = fresh(2 * MIB);
     away();
     CALL(send(client, hello, 6, 0) == 6 && recv(server, checked, some, 0) == 6 && strcmp(checked, "hello") == 0);
-    /* A stream gives what there is, even where more is asked for than it has. */
+    /* A stream socket returns the bytes that it has, even if the caller asks for more. */
     CALL(send(client, hello, 6, 0) == 6 && recv(server, heard, 2 * MIB, 0) == 6 && strcmp(heard, "hello") == 0);
     CALL(bind(udp, (struct sockaddr *)loopback, sizeof *loopback) == 0);
     *len = sizeof near;
@@ -337,7 +338,8 @@ static void on_stack(int signal) {
     checked[0] = buffer[7];
 }
 
-/* Each call of the exec family, with an environment that is the program's own: far like everything else it gets. */
+/* Makes each call of the exec family, with an environment that the program made. It is far, like all other
+ * arguments. */
 static void executing(const char *program, const char *script, char **arguments, char **environment) {
     const char *thirty = arguments[4], *shell = arguments[0];
     for (int way = 0; way < 6; way++) {
@@ -375,7 +377,7 @@ static void processes(void) {
     CALL(sched_getaffinity(0, sizeof *cpus, cpus) == 0 && CPU_COUNT(cpus) > 0);
     away();
     CALL(sched_setaffinity(0, sizeof *cpus, cpus) == 0);
-    /* A program whose path, arguments and environment are far. */
+    /* Executes a program whose path, arguments and environment are far. */
     char *program = kept_text("/bin/sh"), *script = kept_text("exit $((${#HANARE_CALLS} + $1))");
     char *near_arguments[] = {kept_text("sh"), kept_text("-c"), script, kept_text("sh"), kept_text("30"), NULL};
     char *near_environment[] = {kept_text("HANARE_CALLS=seven77"), NULL};
@@ -397,7 +399,7 @@ static void processes(void) {
     CALL(wait4(second, status, 0, fresh(sizeof(struct rusage))) == second);
     REQUIRE(WIFEXITED(*status) && WEXITSTATUS(*status) == 37, "the second child's status is %#x", *status);
     executing(program, script, arguments, environment);
-    /* A signal stack that is far. */
+    /* Sets a signal stack that is far. */
     stack_t near = {.ss_sp = fresh(256 * 1024), .ss_size = 256 * 1024}, *stack = kept(&near, sizeof near);
     stack_t *told = fresh(sizeof *told);
     away();

@@ -2,9 +2,9 @@
  *
  *     cancelled
  *
- * Every thread ends as cancelled, its cleanups have run once each, and calls still work afterwards. The objects on
- * which the threads wait lie in far memory, half of which is evicted meanwhile. Compiled with exceptions, as C++ is, so
- * that cleanups are frames that are unwound. */
+ * Every thread ends as cancelled, each of its cleanups runs once, and calls still work afterwards. The objects on which
+ * the threads wait are in far memory, half of which is evicted meanwhile. The program is compiled with exceptions, as
+ * C++ is, so that cleanups run when the stack is unwound. */
 #include "check.h"
 
 #include <fcntl.h>

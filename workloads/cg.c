@@ -3,9 +3,9 @@
  * Conjugate gradients on a sparse symmetric matrix with 24 elements per row at random places, as in NPB CG. Each
  * iteration reads the matrix from front to back, and a vector at random.
  *
- * The right-hand side is made from a random vector as the solution, with which the result is compared element by
- * element. The matrix is diagonally dominant and its condition is known, and so is the number of iterations that is
- * enough. */
+ * The right-hand side is computed from a random vector, which is the solution. The result is compared with this vector
+ * element by element. The matrix is diagonally dominant and its condition is known. So the number of iterations that
+ * is enough is known, too. */
 #include "kernel.h"
 #include <math.h>
 
@@ -22,7 +22,8 @@ struct matrix {
 static uint64_t odd_factor = 0x9e3779b97f4a7c15u, odd_inverse;
 static unsigned bits;
 
-/* A one-to-one map of the numbers below `rows`, and back: of those below 2^bits, until the result is below `rows`. */
+/* Maps the numbers below `rows` one to one to themselves. Repeats a map of the numbers below 2^bits until the result
+ * is below `rows`. */
 static uint64_t scramble(uint64_t x, size_t rows) {
     uint64_t mask = ((uint64_t)1 << bits) - 1;
     do {
@@ -43,7 +44,8 @@ static uint64_t unscramble(uint64_t x, size_t rows) {
     return x;
 }
 
-/* The nth neighbour of a row. A row is its neighbour's nth neighbour, so the matrix is symmetric without being sorted. */
+/* Returns the nth neighbour of a row. If a row is the nth neighbour of another row, the other row is its nth
+ * neighbour. So the matrix is symmetric without being sorted. */
 static uint64_t neighbour(uint64_t seed, size_t rows, uint64_t row, uint64_t n) {
     return unscramble((word(seed, 1, n) % rows + rows - scramble(row, rows)) % rows, rows);
 }
@@ -53,7 +55,7 @@ static struct matrix make(struct arguments arguments) {
     for (bits = 1; rows > (size_t)1 << bits;)
         bits++;
     odd_inverse = odd_factor;
-    for (int n = 0; n < 6; n++) /* Newton: each step doubles the bits that are right */
+    for (int n = 0; n < 6; n++) /* Newton: each step doubles the number of correct bits */
         odd_inverse *= 2 - odd_factor * odd_inverse;
     struct matrix matrix = {.rows = rows, .starts = array(rows + 1, sizeof(size_t))};
     matrix.columns = array(rows * PER_ROW, sizeof(uint32_t));
@@ -95,7 +97,7 @@ static double dot(const double *a, const double *b, size_t count) {
     return sum;
 }
 
-/* Solves for the right hand side in `rest`, which becomes what remains of it; returns the iterations. */
+/* Solves for the right-hand side in `rest`, which becomes the residual. Returns the number of iterations. */
 static int solve(const struct matrix *matrix, double *rest, double *x, double *p, double *q) {
     size_t rows = matrix->rows;
     for (size_t i = 0; i < rows; i++) {
@@ -132,7 +134,7 @@ int main(int argc, char **argv) {
     memcpy(rest, right, rows * sizeof(double));
     int iterations = solve(&matrix, rest, x, p, q);
     REQUIRE(iterations < ITERATIONS_MAX, "no convergence in %d iterations", iterations);
-    /* The residual from its definition against the one carried along. */
+    /* Compares the residual from its definition with the residual from the iteration. */
     multiply(&matrix, x, q);
     for (size_t i = 0; i < rows; i++)
         REQUIRE(fabs(right[i] - q[i] - rest[i]) < 1e-8, "row %zu: what remains is not what was carried along", i);

@@ -1,5 +1,5 @@
-/* Common parts of the checking workloads: sizes, a value for every word, and the report of a failure. They know nothing
- * of Hanare: natively and under `hanare run` they are the same programs and must print the same. */
+/* Common parts of the checking workloads: sizes, a value for every word, and the report of a failure. The workloads
+ * know nothing of Hanare. The same programs run with and without `hanare run` and must print the same. */
 #ifndef HANARE_WORKLOADS_CHECK_H
 #define HANARE_WORKLOADS_CHECK_H
 
@@ -21,7 +21,8 @@ static inline void take_signal(int number) {
     (void)number;
 }
 
-/* With CHECK_TAKES_SIGNALS in the environment every workload lives through SIGUSR1: calls are interrupted and begun again. */
+/* With CHECK_TAKES_SIGNALS in the environment, a workload has a handler for SIGUSR1. The signal interrupts calls,
+ * which are then restarted. */
 __attribute__((constructor)) static inline void take_signals(void) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
@@ -31,7 +32,8 @@ __attribute__((constructor)) static inline void take_signals(void) {
         sigaction(SIGUSR1, &action, NULL);
 }
 
-/* Says what was wrong and ends with 1. `_Exit`: after a wrong byte nothing else of the program is to be trusted. */
+/* Prints the failure and ends with exit code 1. Uses `_Exit`, because after a wrong byte no other part of the program
+ * can be trusted. */
 __attribute__((noreturn, format(printf, 1, 2))) static inline void fail(const char *format, ...) {
     va_list args;
     va_start(args, format);
@@ -49,15 +51,15 @@ __attribute__((noreturn, format(printf, 1, 2))) static inline void fail(const ch
             fail(__VA_ARGS__);                                                                                         \
     } while (0)
 
-/* A call that must not fail. */
+/* Makes a call that must not fail. */
 #define CALL(expression)                                                                                               \
     do {                                                                                                               \
         if (!(expression))                                                                                             \
             fail("%s:%d: %s: %s", __FILE__, __LINE__, #expression, strerror(errno));                                   \
     } while (0)
 
-/* The value word `index` has in round `round` (splitmix64): no two words are alike, so a page in the wrong place, a
- * stale page and a torn one all show. Never 0, which is what a lost page reads as. */
+/* Returns the value of word `index` in round `round` (SplitMix64). No two words are alike, so a misplaced, a stale or
+ * a torn page is noticed. The value is never 0, because a lost page reads as 0. */
 static inline uint64_t word(uint64_t seed, uint64_t round, uint64_t index) {
     uint64_t x = seed + 0x9e3779b97f4a7c15u * (index + 1) + 0xd1342543de82ef95u * round;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -84,7 +86,7 @@ static inline void check_zero(const void *start, size_t len, const char *when) {
         REQUIRE(bytes[i] == 0, "%s: byte %zu at %p is %#x, not 0", when, i, (const void *)&bytes[i], bytes[i]);
 }
 
-/* 64K, 1G, 4096; ends with 2 on anything else. */
+/* Parses a size such as 64K, 1G or 4096. Ends with exit code 2 if the text is no size. */
 static inline size_t parse_size(const char *text) {
     char *rest;
     errno = 0;
@@ -103,7 +105,7 @@ static inline size_t parse_size(const char *text) {
     return (size_t)number << shift;
 }
 
-/* The value after option `name` at argv[*at], or NULL when argv[*at] is something else. */
+/* Returns the value that follows the option `name` at argv[*at], or NULL if argv[*at] is another argument. */
 static inline const char *option(char **argv, int *at, const char *name) {
     if (strcmp(argv[*at], name) != 0)
         return NULL;

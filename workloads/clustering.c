@@ -1,10 +1,11 @@
 /* clustering [SIZE_MB] [SEED]
  *
  * Hierarchical clustering by single linkage, as in the Cluster 3.0 library. Every merge scans the whole triangular
- * distance matrix for the closest pair, then changes a row and a column.
+ * distance matrix for the closest pair, and then changes a row and a column.
  *
- * The heights of the merges must be the shortest edges of a minimum spanning tree, which is grown from the points
- * themselves. At the end every remaining distance is compared with one computed from the points. */
+ * The heights of the merges must be the lengths of the shortest edges of a minimum spanning tree. The tree is computed
+ * from the points themselves. At the end every remaining distance is compared with a distance computed from the
+ * points. */
 #include "kernel.h"
 #include <math.h>
 
@@ -14,7 +15,7 @@
 
 static float (*points)[DIMENSIONS];
 static float *matrix;           /* row i holds its distances to 0..i-1 */
-static size_t *firsts, *others; /* the first item of the cluster in a slot, the item after an item */
+static size_t *firsts, *others; /* a slot's first item; the item after an item */
 
 static float distance(size_t a, size_t b) {
     float sum = 0;
@@ -40,7 +41,7 @@ static float closest(size_t clusters, size_t *a, size_t *b) {
     return least;
 }
 
-/* Merges slot `a` into the smaller `b`; the last slot moves to where `a` was. */
+/* Merges slot `a` into the smaller slot `b`. Moves the last slot to the place of `a`. */
 static void merge(size_t clusters, size_t a, size_t b) {
     size_t last = clusters - 1, item = firsts[b];
     for (size_t k = 0; k < clusters; k++)
@@ -55,7 +56,7 @@ static void merge(size_t clusters, size_t a, size_t b) {
             *entry(a, k) = *entry(last, k);
 }
 
-/* The lengths of a minimum spanning tree's edges, by Prim. */
+/* Computes the lengths of the edges of a minimum spanning tree, by Prim's algorithm. */
 static void grow_tree(size_t count, float *edges) {
     float *nearest = array(count, sizeof *nearest);
     for (size_t i = 0; i < count; i++)

@@ -1,5 +1,5 @@
-/* coroutine: coroutines whose stacks lie in plain mappings of the program, and hold words that are checked at each
- * turn. */
+/* coroutine: runs coroutines whose stacks are plain mappings of the program. Each stack holds words that are checked
+ * at each switch. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include <ucontext.h>

@@ -7,7 +7,7 @@
  *   child, daemon: a forked child closes the descriptors, and both the child and its parent continue to use the array;
  *   exec: forked children close the descriptors and execute /bin/true;
  *   lower: the limit on descriptors is lowered below all open ones except the standard streams; then as in `range`;
- *   full: all descriptors are used up before the array is used, and closed afterwards;
+ *   full: all descriptors are used up before the array is used, and stay in use;
  *   full-fork: as in `full`, and a fork either fails or makes a child that has the array;
  *   full-first: all descriptors are used up before the array is allocated;
  *   soft-first: as in `full-first`, up to a limit that may be raised;

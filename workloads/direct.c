@@ -1,18 +1,18 @@
 /* direct FOLDER [--kind KIND] [--mb MB] [--seconds S] [--block BYTES] [--threads T] [--seed SEED]
  *
- * The kernel reads and writes MB (64) of large arrays by pages that it pins. Two other threads write and check the rest
- * of the arrays, so that pages come and go. KIND:
+ * The kernel pins pages of large arrays (MB megabytes, 64), and reads and writes the arrays through these pages. Two
+ * other threads write and check the rest of the arrays, so that pages are evicted and fetched. KIND is one of these:
  *
  *   pread        O_DIRECT reads of a file                    write        O_DIRECT reads and writes
  *   uring        the same by io_uring, 8 at a time           uring-fixed  with registered buffers
  *   aio          the same by io_submit                       vmsplice     arrays given to a pipe
  *   vmwrite      a child that writes and reads the arrays by process_vm_writev and process_vm_readv
  *
- * The file is made in FOLDER, which must accept O_DIRECT, and has no name. Every block is compared with its expected
- * bytes, a written one through memory that is not far. A block begins in the middle of a page. The words around it
- * belong to the program, which writes them during the transfer. After S (2) seconds the program prints `ok direct`, or
- * the number of wrong blocks with exit code 1. Calls that are refused with EFAULT, ENOMEM, EAGAIN or EBUSY are counted.
- * Exit code 77: KIND, or O_DIRECT, is not available. */
+ * The file is made in FOLDER, which must accept O_DIRECT, and has no name. Every block is compared with its
+ * expected bytes. Written blocks are read back into memory that is not far. A block begins in the middle of a page.
+ * The words around the block belong to the program, which writes them during the transfer. After S (2) seconds the
+ * program prints `ok direct`, or the number of wrong blocks with exit code 1. Calls that are refused with EFAULT,
+ * ENOMEM, EAGAIN or EBUSY are counted. The exit code is 77 if KIND or O_DIRECT is not available. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -31,7 +31,7 @@
 
 enum { DEPTH_MAX = 8, THREADS_MAX = 16, THRASHERS = 2, FILE_BLOCKS = 64, FIXED_SLOTS = 8, SKIPPED = 77 };
 
-/* Bytes of a block's first page before the block. They belong to the program. */
+/* Number of bytes of a block's first page that lie before the block. They belong to the program. */
 static size_t lead = 512;
 
 struct kind {
@@ -52,7 +52,7 @@ static double seconds = 2;
 static int file = -1;
 static struct timespec end;
 
-/* Memory of the kernel's own kind, which is never far. */
+/* Returns shared memory from the kernel, which is never far. */
 static void *near_memory(size_t bytes) {
     void *start = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CALL(start != MAP_FAILED);
@@ -76,7 +76,8 @@ static uint64_t draw(uint64_t *state) {
     return *state >> 8;
 }
 
-/* A transfer: `thread`'s block `block`, as it is in `version`, into (or, when `write`, out of) `slot`. */
+/* A transfer of `thread`'s block `block`, with the bytes of `version`. It goes into `slot`, or out of `slot` if
+ * `write` is set. */
 struct transfer {
     size_t thread, block;
     uint64_t version, round;
@@ -101,7 +102,7 @@ struct worker {
     aio_context_t aio;
     struct iocb iocbs[DEPTH_MAX];
     int to_child[2], from_child[2], pipe[2];
-    long result; /* of a transfer that was made at once */
+    long result; /* the result of a transfer that completed at once */
 };
 
 static size_t slot_bytes(void) {
@@ -121,7 +122,7 @@ static void fill_block(void *to, size_t thread, size_t block, uint64_t version) 
         ((uint64_t *)to)[i] = expected(thread, block, version, i);
 }
 
-/* Whether the first `bytes` of a block are what they must be; tells the first that are not. */
+/* Checks the first `bytes` bytes of a block. Prints the first wrong word, if there is one. */
 static int holds(const void *found, size_t bytes, const struct transfer *t, const char *what) {
     for (size_t i = 0; i < bytes / 8; i++) {
         uint64_t word = ((const volatile uint64_t *)found)[i], want = expected(t->thread, t->block, t->version, i);
@@ -134,7 +135,7 @@ static int holds(const void *found, size_t bytes, const struct transfer *t, cons
     return 1;
 }
 
-/* The words before and after a block, in pages that it shares. */
+/* Writes the words before and after a block, in the pages that the block shares with them. */
 static void mark_around(struct transfer *t, uint64_t round) {
     t->round = round;
     for (size_t i = 0; i < lead / 8; i++)
@@ -307,7 +308,7 @@ static long give_to_pipe(struct worker *w, const struct transfer *t) {
     if (given < 0)
         return -errno;
     if (draw(&w->state) % 4 == 0)
-        usleep(500); /* the pages are the pipe's meanwhile */
+        usleep(500); /* the pages belong to the pipe during this pause */
     for (long taken = 0; taken < given;) {
         long count = read(w->pipe[0], w->near + taken, (size_t)(given - taken));
         CALL(count > 0);
@@ -347,7 +348,7 @@ static int is_refusal(long result) {
     return result == -EFAULT || result == -ENOMEM || result == -EAGAIN || result == -EBUSY;
 }
 
-/* Reads a written block back into near memory and checks its first `bytes` bytes, those that the call wrote. */
+/* Reads a written block back into near memory. Checks the first `bytes` bytes, which the call wrote. */
 static int written_holds(struct worker *w, const struct transfer *t, size_t bytes) {
     if (is("vmwrite"))
         return 1; /* the child has checked them */
@@ -356,7 +357,7 @@ static int written_holds(struct worker *w, const struct transfer *t, size_t byte
     return holds(w->near, bytes, t, "written");
 }
 
-/* Restores a block of the file from near memory, whatever was written to it. */
+/* Writes a block of the file again from near memory. This repairs all earlier writes to it. */
 static void write_near(struct worker *w, const struct transfer *t) {
     fill_block(w->near, t->thread, t->block, t->version);
     if (!is("vmwrite") && !is("vmsplice"))
@@ -385,7 +386,7 @@ static void finish(struct worker *w, const struct transfer *t, long result) {
         write_near(w, t);
 }
 
-/* Begins transfer `nth` of a free block and slot. 0 when it was refused at once. */
+/* Begins transfer `nth` of a free block and slot. Returns 0 if the transfer was refused at once. */
 static int begin(struct worker *w, size_t nth) {
     struct transfer *t = &w->flying[nth];
     size_t slot, block;
@@ -426,7 +427,7 @@ static void *work(void *argument) {
         flying += (size_t)begin(w, nth);
     while (flying > 0 || !over()) {
         long result;
-        if (flying == 0) { /* all were refused at once */
+        if (flying == 0) { /* all transfers were refused at once */
             flying += (size_t)begin(w, 0);
             continue;
         }
@@ -439,7 +440,7 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* Writes and checks its share of the pages at random. */
+/* The state of a thread that writes and checks its share of the pages at random. */
 struct thrasher {
     pthread_t handle;
     uint64_t *words, state;
@@ -467,7 +468,7 @@ static void *thrash(void *argument) {
     return NULL;
 }
 
-/* A file without a name, with every block in version 0. */
+/* Makes a file without a name. Every block has version 0. */
 static void make_file(const char *folder, struct worker *workers) {
     char path[4096];
     snprintf(path, sizeof path, "%s/direct-%d", folder, getpid());
@@ -480,7 +481,7 @@ static void make_file(const char *folder, struct worker *workers) {
         for (size_t block = 0; block < FILE_BLOCKS; block++)
             write_near(&workers[i], &(struct transfer){.thread = i, .block = block});
     if (pread(file, workers[0].near + lead, 4096, 0) < 0)
-        lead = PAGE; /* this disk wants more alignment */
+        lead = PAGE; /* this disk needs a larger alignment */
 }
 
 static void read_arguments(int argc, char **argv, const char **folder) {

@@ -1,5 +1,6 @@
 /* The example of the DLM paper (figure 2), with a check. Compile with `cc dlm_example.c $(pkg-config --cflags --libs
- * hanare)`, run with `-f hostfile -n 2`. dlm_startup takes these options out of argv. A size in words may follow. */
+ * hanare)`, and run with `-f hostfile -n 2`. dlm_startup removes these options from argv. A size in words may follow.
+ */
 #include "check.h"
 #include <dlmm.h>
 

@@ -1,10 +1,10 @@
-/* Processes that end when their last thread does, natively and under `hanare run`.
+/* Processes that end with their last thread, natively and under `hanare run`.
  *
- *     ending main      the first thread ends by pthread_exit while no other is there
- *     ending worker    the same while another thread still works, in far memory
+ *     ending main      the first thread ends by pthread_exit while there is no other thread
+ *     ending worker    the first thread ends while another thread still works in far memory
  *     ending child     a forked child does both
  *     ending raw       the last thread ends by a direct system call with code 7; no exit handlers run then
- *     ending behind    the first thread ends in this way, and another one later
+ *     ending behind    the first thread ends by the same system call, and another thread later
  *
  * The exit handlers still find every word of far memory, although most of it is evicted. Streams are flushed. */
 #include "check.h"

@@ -1,7 +1,7 @@
 /* exits [COUNT]
  *
  * Registers COUNT (1000) exit functions before it allocates anything. The C library allocates room for them while it
- * holds a lock that every further registration waits for. */
+ * holds a lock. Every further registration waits for this lock. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <unistd.h>

@@ -1,10 +1,10 @@
 /* fft [SIZE_MB] [SEED]
  *
- * Three-dimensional Fourier transforms, as in NPB FT. A random field is transformed once. In every round its transform
- * is multiplied by phases and transformed back. Lines along the second and third dimension have a stride of a power of
- * two and are gathered in blocks.
+ * Three-dimensional Fourier transforms, as in NPB FT. A random field is transformed once. In every round, the
+ * transform is multiplied by phases and transformed back. Lines along the second and third dimension have a stride of
+ * a power of two, and are copied in blocks.
  *
- * The phases are those of a shift, so the result must be the random field, shifted by one more step in every round.
+ * The phases are those of a shift. So the result must be the random field, shifted by one more step in every round.
  * Every element is compared. */
 #include "kernel.h"
 #include <complex.h>
@@ -41,7 +41,7 @@ static void swap_reversed(number *line, size_t length) {
     }
 }
 
-/* Products are written out: the operator of C looks for infinities first. */
+/* The product is written out, because the complex product of C first checks for infinities. */
 static number times(number a, number b) {
     return CMPLX(creal(a) * creal(b) - cimag(a) * cimag(b), creal(a) * cimag(b) + cimag(a) * creal(b));
 }
@@ -58,7 +58,8 @@ static void transform_line(number *line, size_t length) {
             }
 }
 
-/* Transforms `width` lines that start side by side at `base`. Each has `length` elements, `stride` apart. */
+/* Transforms `width` lines that start side by side at `base`. Each line has `length` elements at a distance of
+ * `stride`. */
 static void transform_block(number *base, size_t length, size_t stride, size_t width) {
     static number lines[BLOCK][LINE_MAX];
     for (size_t k = 0; k < length; k++)
@@ -89,7 +90,7 @@ static number phase(size_t dimension, size_t index) {
     return cexp(-TURN * I * (double)(index * steps[dimension] % sides[dimension]) / (double)sides[dimension]);
 }
 
-/* Moves the field behind this transform on by one step and copies the transform. */
+/* Shifts the field of this transform by one more step, and copies the transform. */
 static void shift(number *transformed, number *copy) {
     static number last[LINE_MAX];
     for (size_t k = 0; k < sides[2]; k++)
@@ -106,7 +107,7 @@ static number initial(uint64_t seed, size_t at) {
     return CMPLX(unit(seed, 0, at), unit(seed, 1, at));
 }
 
-/* Compares with the random field moved by `times_moved` steps; returns the largest difference. */
+/* Compares `field` with the random field, shifted by `times_moved` steps. Returns the largest difference. */
 static double check(const number *field, uint64_t seed, size_t times_moved) {
     double scale = 1.0 / (double)(sides[0] * sides[1] * sides[2]), worst = 0;
     for (size_t i = 0, at = 0; i < sides[0]; i++)

@@ -1,7 +1,7 @@
 /* fill BLOCK [--mmap] [--at-once N] [--most N]
  *
- * Allocates --at-once blocks (1) and fills them, again and again, until there is no more memory or there are --most
- * blocks. Frees some and allocates one again. Then checks every word of all blocks, twice. */
+ * Allocates --at-once blocks (1) and fills them. Repeats this until there is no more memory or there are --most
+ * blocks. Frees some blocks and allocates one again. Then checks every word of all blocks, twice. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -50,7 +50,7 @@ int main(int argc, char **argv) {
             fill_words(blocks[block], words, block + 1, 0);
     }
     if (over && count > 4 && !mapped) {
-        /* Freed memory can be allocated again. */
+        /* Checks that freed memory can be allocated again. */
         for (int n = 1; n <= 4; n++)
             free(blocks[count - n]);
         CALL((blocks[count - 4] = malloc(size)));

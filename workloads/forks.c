@@ -1,13 +1,13 @@
 /* forks [SIZE] [CHILDREN | --killed | --outlive GO SAID]
  *
- * A child has its parent's large arrays (SIZE, 64M) as they were at the fork. It reads them, writes its own words into
- * them and frees them, while the parent writes others, and neither sees the other's writes. The same holds for children
- * of children, CHILDREN (4) of them at a time, a child that outlives its parent, and one forked while other threads
- * write. All of that holds natively and under Hanare. A child made by a bare system call may end by a signal under
- * Hanare, but reads no wrong bytes.
+ * A child has its parent's large arrays (SIZE, 64M) as they were at the fork. It reads the arrays, writes its own
+ * words into them and frees them, while the parent writes other words. Neither sees the other's writes. The test
+ * covers children of children, CHILDREN (4) at a time, a child that outlives its parent, and a child forked while
+ * other threads write. All of this works with and without Hanare. Under Hanare, a signal may end a child made by a
+ * bare system call, but the child reads no wrong bytes.
  *
- * --killed: only a child that is killed while both write. --outlive: the program ends, and its child continues when
- * there is a file GO. The child writes its findings into SAID. */
+ * With --killed, there is only a child that is killed while both write. With --outlive, the program ends, and its
+ * child continues when there is a file GO. The child writes its result into SAID. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -45,7 +45,7 @@ static pid_t forked(void) {
     return child;
 }
 
-/* The expected word of a process that rewrote the words with `index % every == which`. */
+/* Returns the expected word after a process rewrote the words with `index % every == which`. */
 static uint64_t mixed(uint64_t old, uint64_t new, size_t index, size_t every, size_t which) {
     return word(index % every == which ? new : old, 0, index);
 }
@@ -61,7 +61,7 @@ static void check_mixed(uint64_t old, uint64_t new, size_t every, size_t which, 
                 (void *)&array[i], (unsigned long long)array[i]);
 }
 
-/* A few words here and there, chosen by `seed`. */
+/* Checks a few words at places that `seed` chooses. */
 static void check_some(uint64_t version, uint64_t seed, const char *when) {
     for (size_t n = 0; n < 200; n++) {
         size_t i = word(seed, 7, n) % count;
@@ -70,7 +70,7 @@ static void check_some(uint64_t version, uint64_t seed, const char *when) {
     }
 }
 
-/* Parent and child write at the same time, some words or all, densely or one in a page. */
+/* Parent and child write at the same time. They write some words or all words, densely or one word in a page. */
 static void both_write(size_t every, const char *what) {
     fill_words(array, count, 10, 0);
     pid_t child = forked();
@@ -96,7 +96,7 @@ static void several_at_a_time(void) {
             check_words(array, count, 40 + (uint64_t)n, 0, "one of several");
             _exit(0);
         }
-        /* The next child finds another version. */
+        /* The next child must find another version of the words. */
         fill_words(array, count, 21 + (uint64_t)n, 0);
     }
     for (int n = 0; n < children; n++)
@@ -147,7 +147,7 @@ static void outliving(void) {
     for (size_t got = 0; got < 2;) {
         ssize_t n = read(ends[0], said + got, 2 - got);
         CALL(n > 0);
-        /* The go may come back to us. */
+        /* This process may read the byte "g" that it wrote itself. */
         if (said[got] == 'g') {
             CALL(write(ends[1], "g", 1) == 1);
             usleep(10000);
@@ -186,7 +186,7 @@ static void own_memory(void) {
     check_words(array, count, 30, 0, "the parent of one that freed");
     child = forked();
     if (child == 0) {
-        /* The parent frees it meanwhile. */
+        /* The parent frees the array during this pause. */
         usleep(20000);
         check_words(array, count, 30, 0, "what the parent freed");
         _exit(0);
@@ -212,7 +212,7 @@ static void executing(void) {
     CALL(system("exit 0") == 0);
 }
 
-/* The child's first access to its parent's memory is made by a system call. */
+/* Makes a child whose first access to its parent's memory is a system call. */
 static void writing_at_once(void) {
     fill_words(array, count, 50, 0);
     int ends[2];
@@ -239,11 +239,11 @@ static void writing_at_once(void) {
     }
     close(ends[0]);
     int status = finish(child);
-    /* 77: the documented limit of the modes without kernel faults. */
+    /* Exit code 77 stands for a documented limit of the modes in which the kernel's accesses do not trap. */
     REQUIRE(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 77), "writing at once: %#x", status);
 }
 
-/* A child that is created by a direct system call, so that no library notices it. */
+/* Makes a child by a direct system call, which no library notices. */
 static void behind_the_back(void) {
     fill_words(array, count, 80, 0);
     for (size_t n = 0; n < 6; n++) {
@@ -317,7 +317,7 @@ static int outlived(const char *go, const char *said) {
 
 static volatile int stop;
 
-/* The parent's other thread goes on using its array while children come and go. */
+/* Uses an array in another thread of the parent, while children start and end. */
 static void *meanwhile(void *argument) {
     uint64_t *words = argument;
     for (uint64_t round = 1; !stop; round++)
@@ -345,7 +345,7 @@ int main(int argc, char **argv) {
         CALL((array = malloc(size)) != NULL);
         return strcmp(part, "--killed") == 0 ? killed() : argc > 4 ? outlived(argv[3], argv[4]) : 2;
     }
-    pid_t child = forked(); /* before there is anything */
+    pid_t child = forked(); /* before any far memory exists */
     if (child == 0) {
         CALL((array = malloc(size)) != NULL);
         fill_words(array, count, 9, 0);
@@ -355,7 +355,7 @@ int main(int argc, char **argv) {
     expect_success(child, "a child before there is anything");
     CALL((array = malloc(size)) != NULL);
     array[5] = 5;
-    child = forked(); /* hardly touched */
+    child = forked(); /* after few pages were accessed */
     if (child == 0) {
         REQUIRE(array[5] == 5 && array[1] == 0, "a child of one that has hardly touched its array");
         fill_words(array, count, 8, 0);

@@ -1,5 +1,5 @@
-/* gentext SIZE FILE: writes a text of SIZE bytes (64M, 1G): seeded random words in lines of 200 to 1000 bytes,
- * unsorted, as in logs and records. It is the same text every time. */
+/* gentext SIZE FILE: writes a text of SIZE bytes (64M, 1G). The text has seeded random words in lines of 200 to 1000
+ * bytes, unsorted, as in logs and records. It is the same text every time. */
 #include "check.h"
 
 enum { WORDS = 4096, WORD_MAX = 12, LINE_MIN = 200, LINE_MAX = 1000, BUFFER = 1 << 20 };
@@ -7,7 +7,7 @@ enum { WORDS = 4096, WORD_MAX = 12, LINE_MIN = 200, LINE_MAX = 1000, BUFFER = 1 
 static char words[WORDS][WORD_MAX];
 static unsigned lengths[WORDS];
 
-/* xorshift64*: a byte of text costs about a nanosecond with it. */
+/* State of the generator xorshift64*. With it, a byte of text costs about a nanosecond. */
 static uint64_t state = 0x9e3779b97f4a7c15u;
 
 static uint64_t next(void) {
@@ -17,7 +17,7 @@ static uint64_t next(void) {
     return state * 0x2545f4914f6cdd1du;
 }
 
-/* Syllables of a consonant and a vowel, so that lines share beginnings as those of real texts do. */
+/* Makes words from syllables of a consonant and a vowel. So lines share beginnings, as lines of real texts do. */
 static void make_words(void) {
     for (unsigned i = 0; i < WORDS; i++) {
         unsigned syllables = 1 + (unsigned)(next() % (WORD_MAX / 2));
@@ -30,7 +30,7 @@ static void make_words(void) {
     }
 }
 
-/* A line with its end, cut to `most` bytes. Returns its length. */
+/* Writes a line with its end, cut to `most` bytes. Returns its length. */
 static size_t make_line(char *line, size_t most) {
     size_t wanted = LINE_MIN + (size_t)(next() >> 32) % (LINE_MAX - LINE_MIN - WORD_MAX), len = 0;
     while (len < wanted) {

@@ -1,9 +1,9 @@
 /* A signal handler that reads and writes shared memory while the program is in calls of dsm.h.
  *
- *     hanare launch -n 3 -- handlers [ROUNDS]
+ *   hanare launch -n 3 -- handlers [ROUNDS]
  *
- * A timer's handler writes words of this rank in pages with other homes, and reads those of the other ranks. In the end
- * each rank finds what every handler wrote. Exit code 1 when it does not. */
+ * A timer's handler writes words of this rank in pages with other homes, and reads the words of the other ranks. At
+ * the end, each rank must find the words that every handler wrote. The exit code is 1 if a word is missing. */
 #include <dsm.h>
 #include <signal.h>
 #include <stdio.h>

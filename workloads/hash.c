@@ -3,8 +3,8 @@
  *
  *     hanare launch -n 4 -- hash [-n ADDITIONS] [--verify] [--json]
  *
- * ADDITIONS is the number for each rank. --verify compares the table with a serial one: exit code 1 when a key or a sum
- * differs. A rank that finds less than it added itself ends with 1 in any case. */
+ * Each rank makes ADDITIONS additions. --verify compares the table with a serial one. The exit code is 1 if a key or a
+ * sum differs, and also if a rank finds a smaller sum than it added itself. */
 #include "shared.h"
 
 #define CHAINS 256
@@ -13,13 +13,13 @@
 struct entry {
     uint64_t key;
     int64_t sum;
-    int64_t next; /* an index above 0 */
+    int64_t next; /* index of the next entry; 0 for none */
 };
 
 static int64_t *chains;       /* first entries: indices, 0 for none */
 static struct entry *entries; /* each rank takes new ones from its own part */
 
-/* The key and the summand of a rank's addition. Keys of different ranks are often the same. */
+/* Computes the key and the summand of a rank's addition. Different ranks often have the same keys. */
 static uint64_t key_of(int rank, long turn, long additions) {
     return mix((uint64_t)(turn * 7 + rank)) % (uint64_t)additions;
 }
@@ -35,8 +35,8 @@ static struct entry *find(uint64_t key) {
     return NULL;
 }
 
-/* Adds under the lock of the key's chain; `fresh` is the index of an entry to be used when there is none. Says whether it
- * was used. */
+/* Adds `sum` to a key, under the lock of the key's chain. If the key has no entry, uses the entry with index `fresh`.
+ * Returns whether it used that entry. */
 static int add(uint64_t key, int64_t sum, int64_t fresh) {
     uint64_t chain = mix(key) % CHAINS;
     struct entry *entry = find(key);
@@ -85,7 +85,7 @@ int main(int argc, char *argv[]) {
     }
     dsm_barrier();
     double began = seconds();
-    /* The first entry of this rank's part that is whole and not index 0. */
+    /* The index of the first entry that is wholly in this rank's part. Index 0 is not used. */
     int64_t fresh = (int64_t)((part * (size_t)rank + sizeof(struct entry) - 1) / sizeof(struct entry)) + (rank == 0);
     int lost = 0;
     for (long turn = 0; turn < additions; turn++) {
@@ -95,7 +95,7 @@ int main(int argc, char *argv[]) {
         dsm_lock(lock);
         fresh += add(key, sum, fresh);
         dsm_unlock(lock);
-        /* An entry that this rank or another added before must still be there. */
+        /* Checks an entry that this rank or another rank added before. */
         uint64_t earlier = key_of(rank, turn / 2, additions);
         lock = (int)(mix(earlier) % CHAINS % LOCKS);
         dsm_lock(lock);

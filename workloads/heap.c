@@ -1,8 +1,8 @@
 /* heap [--threads T] [--size SIZE] [--ops N] [--seed S]
  *
  * T threads (4) each make N (400) random calls of malloc, calloc, aligned_alloc, realloc and free on 8 blocks of up to
- * SIZE (4M). The sizes cross the border between small and large in both directions. Every block is checked, whole,
- * before it changes. */
+ * SIZE (4M). The sizes cross the border between small and large blocks in both directions. The whole of a block is
+ * checked before it changes. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -15,7 +15,7 @@ static uint64_t seed = 1;
 struct block {
     uint64_t *words;
     size_t count;
-    uint64_t number; /* what its words are made of */
+    uint64_t number; /* its words are computed from this number */
 };
 
 static uint64_t draw(uint64_t *state) {
@@ -25,7 +25,7 @@ static uint64_t draw(uint64_t *state) {
     return *state >> 11;
 }
 
-/* Sizes spread over all powers of two, so that small blocks are as frequent as large ones. */
+/* Draws a size from all powers of two, so that small blocks are as frequent as large ones. */
 static size_t draw_count(uint64_t *state) {
     size_t size = most >> draw(state) % 12;
     return 1 + draw(state) % (size / sizeof(uint64_t) + 1);

@@ -1,15 +1,16 @@
-/* A histogram on shared memory. Each rank counts its part of the numbers, and adds its counts to the shared bins,
- * segment by segment, each under its lock.
+/* A histogram on shared memory. Each rank counts its part of the numbers, and adds its counts to the shared bins. It
+ * adds them segment by segment, and each segment has a lock.
  *
- *     hanare launch -n 4 -- histogram [-n NUMBERS] [--verify] [--json]
+ *   hanare launch -n 4 -- histogram [-n NUMBERS] [--verify] [--json]
  *
- * --verify compares every bin with a serial count and the bins' sum with a reduction: exit code 1 when one differs. */
+ * --verify compares every bin with a serial count, and the bins' sum with a reduction. The exit code is 1 if one
+ * differs. */
 #include "shared.h"
 
 #define BINS 4096
 #define SEGMENTS 16
 
-/* A product of two random numbers: small ones are many, so that bins differ. */
+/* Returns the product of two random numbers. Small products are frequent, so the bins differ. */
 static uint32_t number(long index) {
     uint64_t random = mix((uint64_t)index);
     return (uint32_t)((random & 4095) * (random >> 32 & 4095) >> 12);
@@ -51,7 +52,7 @@ int main(int argc, char *argv[]) {
     double began = seconds();
     count(data, first, end, mine);
     for (int turn = 0; turn < SEGMENTS; turn++) {
-        /* Each rank begins elsewhere, so that few wait. */
+        /* Each rank begins with another segment, so that few ranks wait for a lock. */
         int segment = (turn + dsm_rank()) % SEGMENTS;
         dsm_lock(segment);
         for (int bin = segment * (BINS / SEGMENTS); bin < (segment + 1) * (BINS / SEGMENTS); bin++)

@@ -1,6 +1,6 @@
 /* holes gaps SIZE      writes every second page of an array, checks it, frees it, and does it all once more
  * holes pairs SIZE     writes two pages of every 2 MiB, and discards the first while the second may be in transit to a
- *                      server; checks the second ones at the end
+ *                      server; checks the second pages at the end
  *
  * Both leave holes in the server's memory: discards that cannot be merged, and partly freed slots. */
 #define _DEFAULT_SOURCE

@@ -1,9 +1,9 @@
 /* identity [--size SIZE] [--seconds S] [--stack]
  *
- * Threads use an array while others constantly change user and groups, which the C library makes every thread of the
- * process do. Threads are also started and cancelled in the middle of their use of it. With --stack the changes come
- * from a thread whose stack was allocated by malloc. Every word is checked. Needs root for the changes to be allowed;
- * they change nothing, or only the supplementary groups. */
+ * Threads use an array while other threads constantly change user and groups. For such a change, the C library
+ * interrupts every thread of the process. Threads are also started, and cancelled while they use the array. With
+ * --stack, the changes are made by a thread whose stack was allocated by malloc. Every word is checked. The changes
+ * need root. They set the ids that the process has already, or change only the supplementary groups. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <grp.h>
@@ -29,7 +29,7 @@ static void *use(void *argument) {
     return NULL;
 }
 
-/* Reads without end: its uses of the array and its sleeps are where it is cancelled. */
+/* Reads the array without end. The thread may be cancelled while it uses the array or sleeps. */
 static void *use_until_cancelled(void *argument) {
     uint64_t state = (uintptr_t)argument + 99;
     for (;;) {
@@ -69,7 +69,7 @@ static void *change(void *has_groups) {
         changes++;
         if (!has_groups)
             continue;
-        /* Far, and away again by the time it is handed to every thread. */
+        /* The list is in far memory, and is evicted again before it is passed to every thread. */
         gid_t *list = malloc(256 * PAGE), found[GROUPS];
         CALL(list != NULL);
         for (int i = 0; i < GROUPS; i++)

@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 struct arguments {
-    size_t bytes; /* what the arrays may take together */
+    size_t bytes; /* largest total size of the arrays */
     uint64_t seed;
 };
 

@@ -4,8 +4,8 @@
  *
  *     hanare launch -n 4 -- laplace [-n INNER] [-i ITERATIONS] [--home one] [--verify] [--json]
  *
- * --home one gives every page to rank 0. --verify compares every point with a serial run, bit for bit: exit code 1 when
- * one differs. --json prints the time and the counts of all ranks. */
+ * --home one makes rank 0 the home of every page. --verify compares every point with a serial run, bit for bit. The
+ * exit code is 1 if a point differs. --json prints the time and the counts of all ranks. */
 #include "laplace.h"
 #include "shared.h"
 

@@ -1,9 +1,9 @@
-/* A library that is opened by dlopen when threads run already, and accesses to its memory that must allocate nothing. A
- * trap may be answered in a signal handler, and thread-local variables of such a library are made at their first use.
+/* A library that is opened by dlopen while threads already run. Accesses to its memory must allocate nothing: a signal
+ * handler may answer the trap of such an access, and thread-local variables of the library are made at their first use.
  *
- *     late libhanare.so | libhanare_dsm.so
+ *   late libhanare.so | libhanare_dsm.so
  *
- * Exit code 1 when anything was allocated during an access. */
+ * The exit code is 1 if anything was allocated during an access. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* An allocator as a library with which programs are linked. Like tcmalloc, it also defines the C library's internal
- * names. It hands out blocks in turn and never takes them back. It ends the process when it is entered during its own
- * request for more memory, or gets a block of another allocator. */
+ * names. It hands out new memory for each block and never uses a block again. It ends the process in two cases: if it
+ * is entered during its own request for more memory, or if it gets a block of another allocator. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stddef.h>
@@ -76,7 +76,7 @@ EXPORT void own_free(void *block) {
 
 EXPORT void *own_calloc(size_t count, size_t size) {
     size_t total;
-    /* Fresh memory is zero, and none is handed out twice. */
+    /* Fresh memory is zero, and no memory is handed out twice, so nothing needs to be cleared. */
     return __builtin_mul_overflow(count, size, &total) ? NULL : take(16, total);
 }
 

@@ -1,8 +1,8 @@
 /* limits [child SOFT HARD]
  *
- * Limits on address space and data that the program sets itself. It reads back what it set. Large allocations beyond
- * the limits fail with ENOMEM, and everything within them works: large blocks, threads, files and shared memory. A
- * forked child has the limits, and so has an executed program, in each of the ways to execute one. */
+ * The program sets limits on address space and data itself, and reads the values that it set. Large allocations beyond
+ * the limits fail with ENOMEM. Everything within the limits works: large blocks, threads, files and shared memory. A
+ * forked child has the limits, and so does an executed program, for each of the calls that execute one. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -32,7 +32,7 @@ static struct rlimit limit_of(int resource) {
 static void set(int resource, rlim_t soft) {
     struct rlimit limit = limit_of(resource), before = limit;
     limit.rlim_cur = soft;
-    /* One place for the new limit and the old one. */
+    /* The same variable holds the new limit and receives the old one. */
     struct rlimit both = limit;
     CALL(prlimit(0, resource, &both, &both) == 0 && memcmp(&both, &before, sizeof both) == 0);
     REQUIRE(limit_of(resource).rlim_cur == soft, "a limit given in one place is not set");
@@ -42,7 +42,7 @@ static void set(int resource, rlim_t soft) {
             (size_t)soft, (size_t)found.rlim_cur, (size_t)found.rlim_max);
 }
 
-/* How many blocks there are before one is refused. */
+/* Returns how many blocks can be allocated before one is refused. */
 static size_t blocks(size_t len, size_t most) {
     static void *got[16384];
     size_t count = 0;
@@ -70,7 +70,7 @@ static void threads(size_t count) {
         CALL((errno = pthread_join(made[i], NULL)) == 0);
 }
 
-/* With a gibibyte of either. */
+/* Tests a resource with a limit of one gibibyte. */
 static void within(int resource, const char *name) {
     set(resource, GIB);
     REQUIRE(malloc(2 * GIB) == NULL && errno == ENOMEM, "%s: 2 GiB of a limit of 1: %s", name, strerror(errno));
@@ -100,7 +100,7 @@ static void within(int resource, const char *name) {
     REQUIRE(realloc(words, 2 * GIB) == NULL && errno == ENOMEM, "%s: realloc: %s", name, strerror(errno));
     check_words(words, 4 * MIB, 1, 0, name);
 
-    /* Less than there is: nothing new, and what there is goes on. */
+    /* The limit is below the present use. New memory is refused, and existing memory stays usable. */
     set(resource, 16 * MIB);
     map = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     REQUIRE(map == MAP_FAILED && errno == ENOMEM, "%s: a mapping beyond what there is already", name);
@@ -167,7 +167,7 @@ static void executed(void) {
     CALL((errno = posix_spawn(&child, self, NULL, NULL, argv, environ)) == 0);
     wait_for(child, "posix_spawn");
     REQUIRE(system(shell[2]) == 0, "system");
-    /* A limit that a vfork child sets for itself must not apply here. */
+    /* A limit that a vfork child sets for itself must not apply to its parent. */
     child = vfork();
     CALL(child >= 0);
     if (child == 0) {

@@ -1,7 +1,7 @@
 /* linked [SIZE]
  *
  * A program that is linked with its own allocator (liballocator.c). It allocates SIZE (32M) in blocks of all sizes, by
- * malloc and by the call that only this allocator has, and checks every word. */
+ * malloc and by a call that only this allocator has. It checks every word. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <malloc.h>
@@ -39,7 +39,7 @@ static void *fill_and_check(void *argument) {
     return NULL;
 }
 
-/* Every call of the family, small and large: whatever one gives, free takes. */
+/* Uses every call of the malloc family, with small and large sizes. `free` must accept a block of each call. */
 static void check_family(size_t bytes) {
     void *blocks[] = {malloc(bytes), calloc(1, bytes), memalign(64, bytes), aligned_alloc(64, bytes), strdup("text"), NULL};
     CALL(posix_memalign(&blocks[5], 64, bytes) == 0);
@@ -53,7 +53,7 @@ static void check_family(size_t bytes) {
     }
 }
 
-/* The tables of a new thread come from the allocator, too. */
+/* Starts a second thread. The tables of a new thread are allocated by the program's allocator, too. */
 static void in_two_threads(void) {
     pthread_t second;
     CALL((errno = pthread_create(&second, NULL, fill_and_check, (void *)2)) == 0);

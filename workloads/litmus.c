@@ -1,10 +1,10 @@
-/* Litmus tests of release consistency on shared memory: searches round after round for outcomes that must not occur.
+/* Litmus tests of release consistency on shared memory. They search for outcomes that must not occur, in many rounds.
  *
- *     hanare launch -n 4 -- litmus [ROUNDS]
+ *   hanare launch -n 4 -- litmus [ROUNDS]
  *
- * In a round every rank adds to counters under two locks, and to its own sums in pages that all ranks write. It passes
- * a message to the next rank by a barrier and by a lock. Exit code 1 at the first outcome that release consistency
- * forbids. */
+ * In a round, every rank adds to counters under two locks, and to its own sums in pages that all ranks write. It
+ * passes a message to the next rank by a barrier, and another by a lock. The exit code is 1 at the first outcome that
+ * release consistency forbids. */
 #include <dsm.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static void expect(const char *what, long seen, long wanted) {
     }
 }
 
-/* Counters on one page, each under its own lock. */
+/* Adds to counters on one page. Each counter has its own lock. */
 static void count(int *counters) {
     for (int i = 0; i < COUNTERS; i++) {
         int which = (rank + i) % COUNTERS;
@@ -32,7 +32,8 @@ static void count(int *counters) {
     }
 }
 
-/* A flag and its message on different pages, both under one lock: who sees the flag sees the message. */
+/* Writes a message and a flag on different pages, both under one lock. A rank that sees the flag must see the
+ * message. */
 static void pass_by_lock(int *message, int *flag) {
     if (round_ % ranks == rank) {
         dsm_lock(100);
@@ -48,7 +49,7 @@ static void pass_by_lock(int *message, int *flag) {
     }
 }
 
-/* Every rank writes its own words of every page; after the barrier everyone sees everyone's. */
+/* Every rank writes its own words of every page. After the barrier, every rank must see the words of all ranks. */
 static void write_own_words(int *pages) {
     for (int page = 0; page < 4; page++)
         for (int word = rank; word < PAGE_INTS; word += ranks * 37)

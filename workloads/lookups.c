@@ -1,8 +1,8 @@
 /* lookups [SIZE]
  *
- * Functions that a program looks up itself must do the same as those with which it is linked: in a library that is
- * loaded with its own dependencies first (libplugin.c), and in the C library by its handle. SIZE (16M) exceeds the
- * memory. */
+ * Functions that a program looks up itself must do the same as the functions that it is linked with. It looks them up
+ * in a library that is loaded with its own dependencies first (libplugin.c), and in the C library by its handle. SIZE
+ * (16M) exceeds local memory. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <dlfcn.h>
@@ -13,7 +13,7 @@
 static size_t size = 16 * MIB;
 static uint64_t *ballast;
 
-/* Makes everything else leave. */
+/* Accesses so much memory that all other pages are evicted. */
 static void crowd(void) {
     fill_words(ballast, size / 8, 3, 0);
     check_words(ballast, size / 8, 3, 0, "ballast");
@@ -25,7 +25,7 @@ static void *find(void *library, const char *name) {
     return found;
 }
 
-/* What `give` writes to a pipe from memory that has left. */
+/* Checks the bytes that `give` writes to a pipe from evicted memory. */
 static void check_writing(ssize_t (*give)(int, const void *, size_t), const char *whose) {
     int ends[2];
     uint64_t *words = malloc(MIB), read_back[PAGE / 8];
@@ -40,7 +40,7 @@ static void check_writing(ssize_t (*give)(int, const void *, size_t), const char
     close(ends[1]);
 }
 
-/* Blocks of either allocator, given back to the other. */
+/* Frees blocks of each allocator with the other one. */
 static void check_blocks(void *(*take)(size_t), void (*give)(void *), const char *whose) {
     for (size_t bytes = 64; bytes <= MIB; bytes *= 4) {
         uint64_t *theirs = take(bytes), *ours = malloc(bytes);
@@ -55,7 +55,7 @@ static void check_blocks(void *(*take)(size_t), void (*give)(void *), const char
     }
 }
 
-/* Code in a page that is given back and written again. */
+/* Checks code in a page that is returned to the system and written again. */
 static void check_code(void *library) {
     int (*protect)(void *, size_t, int) = find(library, "mprotect");
     void *(*take)(size_t) = find(library, "valloc");
@@ -90,7 +90,7 @@ static void handle_of_the_library(void) {
     dlclose(library);
 }
 
-/* Only the program's own run path leads to it. */
+/* Loads a library that is found only by the program's own run path. */
 static void library_with_its_own_needs(void) {
     void *library = dlopen("libplugin.so", RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
     REQUIRE(library, "no libplugin.so: %s", dlerror());

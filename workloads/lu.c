@@ -1,11 +1,11 @@
-/* LU factorisation on shared memory, as SPLASH-2's with contiguous blocks. A block has its home at the rank that
- * computes it.
+/* LU factorisation on shared memory, as SPLASH-2's with contiguous blocks. The home of a block is the rank that computes
+ * it.
  *
- *     hanare launch -n 4 -- lu [-n N] [-b BLOCK] [--home one] [--verify] [--json]
+ *   hanare launch -n 4 -- lu [-n N] [-b BLOCK] [--home one] [--verify] [--json]
  *
- * N (2048) is a multiple of BLOCK (32). --home one gives every page to rank 0. --verify compares every number with a
- * serial run, bit for bit, and L U x with A x for a vector x: exit code 1 when they differ. --json prints the time and
- * the counts of all ranks. */
+ * N (2048) is a multiple of BLOCK (32). --home one makes rank 0 the home of every page. --verify compares every number
+ * with a serial run, bit for bit, and L U x with A x for a vector x. The exit code is 1 if they differ. --json prints
+ * the time and the counts of all ranks. */
 #include "shared.h"
 
 #include "lu.h"
@@ -14,7 +14,7 @@
 static void nothing(void) {
 }
 
-/* The vector that A and L U are applied to. */
+/* Returns an element of the vector that A and L U are multiplied by. */
 static double x_at(long index) {
     return (double)(mix((uint64_t)index + 12345) >> 11) * 0x1p-53;
 }
@@ -24,7 +24,7 @@ static double lu_at(const struct lu *lu, long row, long column) {
     return lu_block(lu, row / side, column / side)[row % side * side + column % side];
 }
 
-/* The largest difference of L U x and A x against the largest of A x. */
+/* Returns the largest difference between L U x and A x, divided by the largest element of A x. */
 static double residual(const struct lu *lu) {
     long n = lu->side * lu->count;
     double *ux = calloc((size_t)n, sizeof(double)), worst = 0, largest = 0;
@@ -67,7 +67,7 @@ static int verify(const struct lu *shared) {
     return same && error < 1e-10;
 }
 
-/* A block begins with a page of its own, so that it can have a home of its own. */
+/* Allocates the matrix. Each block begins on a page of its own, so that it can have a home of its own. */
 static double *allocate(const struct lu *lu, int one) {
     long blocks = lu->count * lu->count;
     int *owners = malloc(sizeof(int) * (size_t)blocks);

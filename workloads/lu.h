@@ -1,13 +1,13 @@
-/* Blocked LU factorisation without pivoting, as in SPLASH-2 with contiguous blocks: the common part of the versions on
- * shared memory and on threads. A matrix of n x n numbers consists of count x count blocks of side x side, each
- * `stride` numbers from the next, by rows of blocks. */
+/* Blocked LU factorisation without pivoting, as in SPLASH-2 with contiguous blocks. This is the common part of the
+ * versions on shared memory and on threads. A matrix of n x n numbers consists of count x count blocks of side x side
+ * numbers. The blocks are stored by rows of blocks, at a distance of `stride` numbers. */
 #ifndef WORKLOADS_LU_H
 #define WORKLOADS_LU_H
 
 struct lu {
     double *blocks;
     long side, count, stride;
-    int rows, columns; /* of the grid of workers: block (i, j) is worker (i % rows, j % columns)'s */
+    int rows, columns; /* of the grid of workers; worker (i % rows, j % columns) has block (i, j) */
 };
 
 static inline double *lu_block(const struct lu *lu, long i, long j) {
@@ -18,7 +18,7 @@ static inline int lu_owner(const struct lu *lu, long i, long j) {
     return (int)(i % lu->rows) * lu->columns + (int)(j % lu->columns);
 }
 
-/* The grid of `workers` workers that is closest to a square. */
+/* Chooses the grid of `workers` workers that is closest to a square. */
 static inline void lu_grid(struct lu *lu, int workers) {
     lu->rows = 1;
     for (int rows = 1; rows * rows <= workers; rows++)
@@ -27,7 +27,7 @@ static inline void lu_grid(struct lu *lu, int workers) {
     lu->columns = workers / lu->rows;
 }
 
-/* A block on the diagonal: its L (with ones on the diagonal) and U. */
+/* Factorises a block on the diagonal into L (with ones on the diagonal) and U. */
 static inline void lu_factor(double *a, long n) {
     for (long k = 0; k < n; k++)
         for (long i = k + 1; i < n; i++) {
@@ -37,7 +37,7 @@ static inline void lu_factor(double *a, long n) {
         }
 }
 
-/* A block below the diagonal: a = a U^-1. */
+/* Computes a block below the diagonal: a = a U^-1. */
 static inline void lu_below(double *a, const double *diagonal, long n) {
     for (long i = 0; i < n; i++)
         for (long k = 0; k < n; k++) {
@@ -47,7 +47,7 @@ static inline void lu_below(double *a, const double *diagonal, long n) {
         }
 }
 
-/* A block right of the diagonal: a = L^-1 a. */
+/* Computes a block right of the diagonal: a = L^-1 a. */
 static inline void lu_right(double *a, const double *diagonal, long n) {
     for (long k = 0; k < n; k++)
         for (long i = k + 1; i < n; i++) {
@@ -57,7 +57,7 @@ static inline void lu_right(double *a, const double *diagonal, long n) {
         }
 }
 
-/* Any other: a -= left * above. */
+/* Computes any other block: a -= left * above. */
 static inline void lu_inner(double *restrict a, const double *restrict left, const double *restrict above, long n) {
     for (long i = 0; i < n; i++)
         for (long k = 0; k < n; k++) {
@@ -67,7 +67,7 @@ static inline void lu_inner(double *restrict a, const double *restrict left, con
         }
 }
 
-/* One worker's part of the factorisation; `barrier` waits for all workers. */
+/* Makes one worker's part of the factorisation. `barrier` waits for all workers. */
 static inline void lu_run(const struct lu *lu, int worker, void (*barrier)(void)) {
     long n = lu->side, count = lu->count;
     for (long k = 0; k < count; k++) {
@@ -90,7 +90,8 @@ static inline void lu_run(const struct lu *lu, int worker, void (*barrier)(void)
     barrier();
 }
 
-/* The number at (row, column) before the factorisation: random, and large on the diagonal so that no pivot is small. */
+/* Returns the number at (row, column) before the factorisation. It is random, and large on the diagonal, so that no
+ * pivot is small. */
 static inline double lu_number(uint64_t (*mix)(uint64_t), long row, long column, long n) {
     double random = (double)(mix((uint64_t)(row * n + column)) >> 11) * 0x1p-53;
     return row == column ? random + (double)n : random;

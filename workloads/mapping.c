@@ -1,7 +1,7 @@
 /* mapping [SIZE]
  *
- * The calls that manage memory keep their meaning: munmap of parts, madvise, mprotect, mremap, mlock, fixed mappings and
- * the malloc family, on arrays of SIZE (64M) each. */
+ * Checks that the calls that manage memory keep their meaning: munmap of parts, madvise, mprotect, mremap, mlock,
+ * fixed mappings and the malloc family. Each test uses arrays of SIZE (64M). */
 #define _GNU_SOURCE
 #include "check.h"
 #include <malloc.h>
@@ -20,7 +20,7 @@ static void on_fault(int signal) {
     siglongjmp(escape, signal);
 }
 
-/* The signal that an access to `byte` raises; 0 if it succeeds. */
+/* Returns the signal that an access to `byte` raises, or 0 if the access succeeds. */
 static int touch(volatile char *byte, int write) {
     int signal = sigsetjmp(escape, 1);
     if (signal == 0) {
@@ -39,7 +39,7 @@ static uint64_t *map(void) {
     return words;
 }
 
-/* All words but those of [from, to) bytes. */
+/* Checks all words except those in the bytes from `from` to before `to`. */
 static void check_around(uint64_t *words, size_t from, size_t to, const char *when) {
     check_words(words, from / 8, 1, 0, when);
     check_words(words + to / 8, (size - to) / 8, 1, to / 8, when);
@@ -54,12 +54,12 @@ static void unmapping(void) {
     CALL(munmap(bytes, PAGE) == 0 && munmap(bytes + size - MIB, MIB) == 0);
     check_words(words + PAGE / 8, (from - PAGE) / 8, 1, PAGE / 8, "after the first page went");
     REQUIRE(munmap(bytes + 2 * PAGE + 1, PAGE) == -1 && errno == EINVAL, "munmap of an odd address succeeded");
-    /* The next mapping must read as zeroes, whatever its address is. */
+    /* The next mapping must read as zeroes, even if it has the same address. */
     char *next = mmap(NULL, to - from, PLAIN, PRIVATE, -1, 0);
     CALL(next != MAP_FAILED);
     check_zero(next, to - from, "mapped after an unmap");
     CALL(munmap(next, to - from) == 0);
-    CALL(munmap(bytes + PAGE, size - PAGE) == 0); /* with the holes in it, as the kernel allows */
+    CALL(munmap(bytes + PAGE, size - PAGE) == 0); /* the range has holes, which the kernel allows */
 }
 
 static void discarding(void) {
@@ -72,7 +72,7 @@ static void discarding(void) {
         check_around(words, from, from + len, "around discarded pages");
         if (advices[i] == MADV_DONTNEED)
             check_zero(bytes + from, len, "MADV_DONTNEED");
-        /* After MADV_FREE a page has its old bytes or zeroes; what is written then stays. */
+        /* After MADV_FREE, a page has its old bytes or zeroes. Words written after the call must stay. */
         fill_words((uint64_t *)(bytes + from), len / 8, 1, from / 8);
         check_words(words, size / 8, 1, 0, "written after a discard");
     }
@@ -122,7 +122,7 @@ static void moving(void) {
     check_words(moved, size / 8, 1, 0, "mremap, moved");
     check_zero((char *)moved + size, size, "mremap, behind the moved");
     check_words(fence, size / 8, 1, 0, "beside the moved");
-    /* From the middle of a mapping: the rest stays. */
+    /* Moves a part out of the middle of a mapping. The rest of the mapping must stay. */
     size_t part = size / 4 + PAGE;
     char *middle = mremap((char *)fence + part, part, part + MIB, MREMAP_MAYMOVE);
     CALL(middle != MAP_FAILED);
@@ -150,7 +150,7 @@ static void fixing(void) {
     REQUIRE(touch(part + len / 2, 0) == SIGSEGV, "a fixed PROT_NONE mapping is readable");
     CALL(mprotect(part, len, PLAIN) == 0);
     check_zero(part, len, "a fixed mapping opened again");
-    /* Where a part was given back, or more than that. */
+    /* Makes fixed mappings over a hole: one over a smaller hole, and one over a larger hole. */
     CALL(munmap(part + PAGE, MIB) == 0);
     CALL(mmap(part, len, PLAIN, PRIVATE | MAP_FIXED, -1, 0) == part);
     check_zero(part, len, "a fixed mapping over a hole");

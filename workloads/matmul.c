@@ -1,9 +1,10 @@
 /* A matrix product on shared memory. Each rank computes its rows of the product, and reads its rows of one factor and
- * all of the other.
+ * all rows of the other.
  *
- *     hanare launch -n 4 -- matmul [-n N] [--home one] [--verify] [--json]
+ *   hanare launch -n 4 -- matmul [-n N] [--home one] [--verify] [--json]
  *
- * N is 512 by default. --verify compares every number with a serial run, bit for bit: exit code 1 when one differs. */
+ * N is 512 by default. --verify compares every number with a serial run, bit for bit. The exit code is 1 if one
+ * differs. */
 #include "shared.h"
 
 static double number(long which, long index) {

@@ -1,6 +1,6 @@
-/* Invalid calls of dsm.h, and ranks that end too early: `misuse WHAT`, with the names that the tests of shared memory
- * use. Every rank must end with a reason. `late` is not a misuse: it ends with 1 when a rank spends its time spinning.
- * */
+/* Invalid calls of dsm.h, and ranks that end too early: `misuse WHAT`. The tests of shared memory list the names.
+ * Every rank must end with a reason. `late` is no misuse: it ends with exit code 1 if a rank uses the CPU while it
+ * waits. */
 #include <dsm.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ int main(int argc, char *argv[]) {
         dsm_alloc(4096, dsm_one(0));
     dsm_barrier();
     dsm_shutdown();
-    /* A rank that waited for the late one must have used little CPU time. */
+    /* A rank that waited for the late rank must have used little CPU time. */
     struct timespec used;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
     return !strcmp(what, "late") && used.tv_sec * 1000 + used.tv_nsec / 1000000 > 1000;

@@ -1,19 +1,20 @@
 /* rbtree [SIZE_MB] [SEED]
  *
  * A red-black tree with nodes of 48 bytes in one arena. It is filled in ascending order. Then nodes are deleted and
- * inserted at random, four out of five in a fifth of the keys. A deleted node is the next to be used.
+ * inserted at random. Four out of five of these keys are from a fifth of all keys. A deleted node is the next to be
+ * used.
  *
  * rbtree --allocator malloc|dlm [--scale N] [--away] [--json] [--seed SEED]
  *
- * The program of DLM's paper on memory management (section 4.1): N (1) times 500,000 inserts of random numbers up to a
- * million, 100 times N times 1,000 deletes and 1,000 inserts of such numbers, and the release of all. Every node is a
- * block of malloc or of dlm_alloc. As in the paper, an insert allocates first, and frees when the number is in the tree
- * already. The program prints the seconds spent in allocating, in freeing and in all. Nodes are allocated and freed a
- * thousand at a time, so that the clock is read seldom and neither time contains accesses to the tree. With --away the
- * program accesses enough other memory before the release that every node is far by then (`dlm` only). dlm_startup
- * takes its options out of the arguments too.
+ * The program of DLM's paper on memory management (section 4.1): N (1) times 500,000 inserts of random numbers up to
+ * a million, 100 times N times 1,000 deletes and 1,000 inserts of such numbers, and the release of all nodes. Every
+ * node is a block of malloc or of dlm_alloc. As in the paper, an insert first allocates a node, and frees it if the
+ * number is in the tree already. The program prints the seconds spent in allocating, in freeing and in all. Nodes are
+ * allocated and freed a thousand at a time. So the clock is read seldom, and neither time contains accesses to the
+ * tree. With --away, the program accesses so much other memory before the release that every node is evicted (`dlm`
+ * only). dlm_startup removes its options from the arguments.
  *
- * Order, colours, parents and black heights are checked at the end, and the set of keys by its sums. */
+ * At the end, order, colours, parents and black heights are checked. The set of keys is checked by its sums. */
 #define _GNU_SOURCE
 #include "../include/dlmm.h"
 #include "kernel.h"

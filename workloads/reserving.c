@@ -1,7 +1,7 @@
 /* reserving [SIZE]
  *
- * Memory as custom allocators use it: address space reserved without access and opened part by part, fixed mappings
- * over it, files mapped into the middle, parts made executable, and the break (SIZE each, 64M). */
+ * Uses memory as custom allocators do (SIZE each, 64M): address space that is reserved without access and opened part
+ * by part, fixed mappings over it, files mapped into the middle, parts made executable, and the break. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <setjmp.h>
@@ -19,7 +19,7 @@ static void on_fault(int signal) {
     siglongjmp(escape, signal);
 }
 
-/* The signal that an access to `byte` raises; 0 if it succeeds. */
+/* Returns the signal that an access to `byte` raises, or 0 if the access succeeds. */
 static int touch(volatile char *byte, int write) {
     int signal = sigsetjmp(escape, 1);
     if (signal == 0) {
@@ -36,7 +36,7 @@ static char *reserve(size_t len) {
     return start;
 }
 
-/* Aligned by taking too much and giving the ends back; opened in pieces that are not in order. */
+/* Gets aligned memory by reserving too much and unmapping the ends. Opens pieces of it out of order. */
 static void opening(void) {
     size_t align = 4 * MIB, piece = MIB + PAGE;
     char *wide = reserve(size + align);
@@ -60,7 +60,7 @@ static void opening(void) {
     fill_words((uint64_t *)start, pieces * piece / 8, 1, 0);
     check_words((uint64_t *)start, pieces * piece / 8, 1, 0, "opened memory");
     REQUIRE(touch(start + pieces * piece, 0) == SIGSEGV, "behind the opened memory");
-    /* Given back and taken again, as allocators do: zeroes the next time. */
+    /* The piece is closed and opened again, as allocators do. It must then read as zeroes. */
     CALL(mmap(start + piece, piece, PROT_NONE, PRIVATE | MAP_FIXED | MAP_NORESERVE, -1, 0) == start + piece);
     REQUIRE(touch(start + piece, 0) == SIGSEGV, "closed memory can be read");
     CALL(mprotect(start + piece, piece, PLAIN) == 0);
@@ -70,7 +70,7 @@ static void opening(void) {
     CALL(munmap(start, size) == 0);
 }
 
-/* A file mapped into the middle of memory, privately and shared, with what is around it untouched. */
+/* Maps a file into the middle of memory, privately and shared. The memory around it must not change. */
 static void overlaying(void) {
     char name[] = "/tmp/hanare-reserving-XXXXXX";
     int fd = mkstemp(name);
@@ -95,10 +95,10 @@ static void overlaying(void) {
     uint64_t first = 0;
     CALL(pread(fd, &first, 8, 8) == 8);
     REQUIRE(first == word(3, 0, 1), "what was written to a shared file is not in it");
-    /* Reading past the file's end shows that the pages are the file's. */
+    /* A read past the file's end shows that the pages belong to the file. */
     CALL(ftruncate(fd, PAGE) == 0);
     REQUIRE(touch(part + 2 * PAGE, 0) == SIGBUS, "a cut file's pages can be read");
-    /* Plain memory again in the same place, then all of it given back across the borders. */
+    /* Maps plain memory in the same place again. Then unmaps the whole area, across all borders. */
     CALL(mmap(part, len, PLAIN, PRIVATE | MAP_FIXED, -1, 0) == part);
     check_zero(part, len, "plain memory where a file was");
     fill_words((uint64_t *)part, len / 8, 2, from / 8);
@@ -109,14 +109,14 @@ static void overlaying(void) {
     REQUIRE(touch(part - 1, 1) == SIGSEGV && touch(part, 1) == SIGSEGV, "read-only across the borders");
     CALL(munmap(words, size) == 0);
     CALL(close(fd) == 0);
-    /* Mappings and blocks made next may get the same addresses, and work. */
+    /* The next mappings and blocks may get the same addresses, and must work. */
     uint64_t *next = mmap(NULL, size, PLAIN, PRIVATE, -1, 0);
     CALL((void *)next != MAP_FAILED);
     check_zero(next, size, "mapped next");
     fill_words(next, size / 8, 5, 0);
     check_words(next, size / 8, 5, 0, "mapped next");
     CALL(munmap(next, size) == 0);
-    /* The same inside a block, which is freed whole. */
+    /* Maps files inside a block, which is then freed as a whole. */
     char *block = malloc(size);
     CALL(block != NULL);
     char *page = (char *)(((uintptr_t)block + size / 2) / PAGE * PAGE);
@@ -132,7 +132,7 @@ static void overlaying(void) {
     free(block);
 }
 
-/* Memory that is made executable keeps its bytes. */
+/* Checks that memory keeps its bytes when it is made executable. */
 static void executing(void) {
     char *start = reserve(size);
     char *code = start + 2 * MIB + PAGE;
@@ -156,9 +156,9 @@ static void executing(void) {
     CALL(munmap(start, size) == 0);
 }
 
-/* An allocator on the break: grown, shrunk and grown again. */
+/* An allocator on the break. It grows the break, shrinks it and grows it again. */
 static void breaking(void) {
-    void *beside = malloc(MIB); /* the C library's own break does not get in the way */
+    void *beside = malloc(MIB); /* so the C library does not move the break itself */
     CALL(beside != NULL);
     memset(beside, 0xff, MIB);
     char *start = sbrk(0);

@@ -1,17 +1,17 @@
 /* signals SIZE [--signals N] [--seed S]
  *
  * Reads the pages of one array in random order while a timer constantly interrupts it. The signal's handler increments
- * a count in the very page that is being read. Ends after N signals (20,000): no count may be missing, and no word may
- * be wrong. */
+ * a count in the page that is being read. Ends after N signals (20,000). No count may be missing, and no word may be
+ * wrong. */
 #define _GNU_SOURCE
 #include "check.h"
 
 #include <signal.h>
 #include <sys/time.h>
 
-/* Microseconds from one signal to the next. */
+/* Time between two signals, in microseconds. */
 #define EVERY_US 50
-/* Words at the start of a page that the handler counts in. */
+/* Number of words at the start of a page that hold the handler's counts. */
 #define COUNTS 1
 
 static uint64_t *volatile reading;

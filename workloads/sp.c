@@ -11,7 +11,7 @@
 
 #define STEPS 5
 #define COMPONENTS 5
-#define REACTION 0.3 /* what the operator of one direction makes of 1 */
+#define REACTION 0.3 /* the operator of one direction, applied to 1 */
 #define TIME_STEP 0.5
 
 struct direction {

@@ -1,8 +1,8 @@
 /* splice
  *
- * Data that the kernel keeps of a program's memory must not change: pages given to a pipe by vmsplice, and bytes sent
- * on a socket with zero copy if the socket allows that, are read after other memory was used. Counts, blocking and
- * errors are those of a plain run. */
+ * Checks that data which the kernel keeps of a program's memory does not change. This is data in pages that vmsplice
+ * put into a pipe. It is also data sent on a socket with zero copy, if the socket allows that. The data is read after
+ * other memory was used. Counts, blocking and errors are the same as without Hanare. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <arpa/inet.h>
@@ -23,7 +23,7 @@
 
 static char *area, *sweep, *near_bytes;
 
-/* Fills other memory with other bytes, until the area's pages are evicted and their frames reused. */
+/* Fills other memory with other bytes, until the area's pages are evicted and their frames are used again. */
 static void away(void) {
     static int round;
     memset(sweep, 0x40 + round++ % 64, SWEEP);
@@ -39,7 +39,7 @@ static ssize_t by_number(int fd, const struct iovec *row, size_t count, unsigned
     return syscall(SYS_vmsplice, fd, row, count, (unsigned long)flags);
 }
 
-/* The words of the area from byte `at`, as `len` bytes that were read. */
+/* Checks `len` bytes that were read. They must be the area's words from byte `at` on. */
 static void check_bytes(const char *bytes, size_t len, size_t at, const char *when) {
     for (size_t i = 0; i < len; i++) {
         uint64_t want = word(1, 0, (at + i) / 8);
@@ -47,7 +47,7 @@ static void check_bytes(const char *bytes, size_t len, size_t at, const char *wh
     }
 }
 
-/* Gives the pipe all it takes, piece by piece, and reads it after other memory was used. */
+/* Fills the pipe piece by piece, and reads it after other memory was used. */
 static void pages_leave(splicer *give, size_t at, size_t len, const char *when) {
     int fds[2];
     CALL(pipe(fds) == 0);
@@ -72,7 +72,7 @@ static void pages_leave(splicer *give, size_t at, size_t len, const char *when) 
     CALL(close(fds[0]) == 0 && close(fds[1]) == 0);
 }
 
-/* A pipe of 16 pages takes 16 pieces of pages, however short they are. */
+/* Checks that a pipe of 16 pages accepts 16 pieces of pages, however short they are. */
 static void counts(splicer *give) {
     int fds[2];
     CALL(pipe(fds) == 0);
@@ -82,7 +82,7 @@ static void counts(splicer *give) {
         row[i] = (struct iovec){i % 3 == 2 ? near_bytes + i * 8 : area + i * MIB / 2 + PAGE - 16, i % 3 == 2 ? 8 : 32};
     away();
     ssize_t given = give(fds[1], row, 20, 0), want = 0;
-    /* Pieces across a border of pages are two. */
+    /* A piece that crosses a page border counts as two pieces. */
     for (size_t i = 0, slots = 0; i < 20 && slots < 16; i++) {
         size_t needs = i % 3 == 2 ? 1 : 2, has = needs < 16 - slots ? needs : 16 - slots;
         want += i % 3 == 2 ? 8 : 16 * has;
@@ -115,7 +115,7 @@ static void counts(splicer *give) {
     CALL(close(file) == 0);
 }
 
-/* The other way: from a pipe into memory that is not there. */
+/* Moves bytes the other way: from a pipe into memory that is absent. */
 static void takes(splicer *take) {
     int fds[2];
     CALL(pipe(fds) == 0);
@@ -143,7 +143,7 @@ static int set_zero_copy(int fd, int by_name) {
                    : (int)syscall(SYS_setsockopt, fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on);
 }
 
-/* Zero copy on a socket works, or is refused as on a socket that never can. */
+/* Checks that zero copy on a socket works, or is refused with the error of a socket that does not support it. */
 static void sockets(int by_name) {
     int listener = socket(AF_INET, SOCK_STREAM, 0), sender = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -158,7 +158,7 @@ static void sockets(int by_name) {
     int answer = set_zero_copy(sender, by_name), error = errno;
     REQUIRE(answer == 0 || error == never, "SO_ZEROCOPY: %s, not %s", strerror(error), strerror(never));
     REQUIRE(answer == 0 || !getenv("PLAIN"), "SO_ZEROCOPY is refused in a plain run");
-    /* Without the option the flag means nothing. */
+    /* If the socket option is not set, the flag has no effect. */
     size_t size = 100000;
     away();
     ssize_t sent = send(sender, area + 3 * MIB + 5, size, MSG_ZEROCOPY);

@@ -7,7 +7,7 @@
 uint64_t library_zeroes[LIBRARY_WORDS];
 uint64_t library_data[LIBRARY_DATA_WORDS] = {[0 ... 6] = 0x11b, [7] = 1, [8 ... LIBRARY_DATA_WORDS - 2] = 0x11b, [LIBRARY_DATA_WORDS - 1] = 2};
 
-/* Runs before main, perhaps before the arrays are far: what it writes must be there afterwards. */
+/* Runs before main, perhaps before the arrays become far. The words that it writes must not be lost. */
 __attribute__((constructor)) static void before_main(void) {
     library_zeroes[12345] = 0x5eed;
     library_data[100] = 0xdada;

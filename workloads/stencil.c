@@ -1,10 +1,10 @@
 /* stencil [SIZE_MB] [SEED]
  *
- * Jacobi sweeps of a 19-point stencil with variable coefficients over 14 arrays, as the Himeno benchmark makes them.
+ * Jacobi sweeps of a 19-point stencil with variable coefficients over 14 arrays, as in the Himeno benchmark.
  *
- * The right-hand side is made from a random field as the solution, and the start is that field plus 1. All rows of the
- * operator have the same sum, so the error stays the same in all cells and shrinks by a known factor per sweep. So the
- * final value of every cell is known, and so is the residual of every sweep. */
+ * The right-hand side is computed from a random field, which is the solution. The start is that field plus 1. All rows
+ * of the operator have the same sum. So the error is the same in all cells and shrinks by a known factor per sweep. So
+ * the final value of every cell is known, and so is the residual of every sweep. */
 #include "kernel.h"
 #include <math.h>
 
@@ -53,7 +53,7 @@ static void fill(uint64_t seed) {
     }
 }
 
-/* The right hand side whose solution is what lies in P now. */
+/* Computes the right-hand side whose solution is the present content of P. */
 static void make_source(void) {
     for (size_t i = 1; i < side - 1; i++)
         for (size_t j = 1; j < side - 1; j++)
@@ -63,7 +63,7 @@ static void make_source(void) {
             }
 }
 
-/* One sweep; the residual's square. */
+/* Makes one sweep. Returns the square of the residual. */
 static double sweep(void) {
     double squares = 0;
     for (size_t i = 1; i < side - 1; i++)
@@ -78,7 +78,7 @@ static double sweep(void) {
     return squares;
 }
 
-/* Takes the new values over; the cells at the border are given: the solution and what is left of the error. */
+/* Copies the new values. The cells at the border get known values: the solution plus the remaining error. */
 static void take_over(uint64_t seed, float error) {
     for (size_t i = 0; i < side; i++)
         for (size_t j = 0; j < side; j++)

@@ -1,7 +1,7 @@
 /* syscalls [SIZE]
  *
- * The kernel reads and writes the program's memory. Every transfer here goes into or out of large arrays (SIZE each,
- * 32M), accessed before or not. */
+ * The kernel reads and writes the program's memory. Every transfer uses large arrays of SIZE (32M) each. The program
+ * has accessed some of this memory before, and some not. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -85,7 +85,7 @@ static void files(uint64_t *source) {
     }
     check_words(target, size / 8, 1, 0, "pread");
 
-    /* Pieces of two arrays in turn, some a few bytes long and across page borders. */
+    /* The call transfers pieces of two arrays in turn. Some pieces are only a few bytes long and cross page borders. */
     struct iovec in[8];
     uint64_t *other = array();
     size_t offset = 0;
@@ -105,7 +105,7 @@ static void files(uint64_t *source) {
     CALL(pread(copy, target, offset, 0) == (ssize_t)offset);
     check_words(target, offset / 8, 1, 0, "writev");
 
-    /* The kernel reads memory that was never accessed, and gets zeroes. */
+    /* The kernel reads memory that was never accessed, and must get zeroes. */
     uint64_t *untouched = array();
     CALL(pwrite(copy, untouched, MIB, 0) == (ssize_t)MIB);
     CALL(pread(copy, target, MIB, 0) == (ssize_t)MIB);

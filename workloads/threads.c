@@ -1,10 +1,10 @@
 /* threads [--threads T] [--size SIZE] [--ops N] [--seed S] [--share]
  *
  * T threads make N random reads and writes each on one array. Every word belongs to one thread, which knows its last
- * write there, so that every single read is checked. By default a thread owns one contiguous part. With --share the
- * words of every page are distributed in turn, so that all threads use every page and none uses another's word.
+ * write to the word. So every read is checked. By default, a thread owns one contiguous part. With --share, the words
+ * of every page belong to the threads in turn. So all threads use every page, but each uses only its own words.
  *
- * The last writes (a version of one byte per word) are kept in shared anonymous memory, which is never far. */
+ * The versions of the words (one byte for each word) are kept in shared anonymous memory, which is never far. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -38,7 +38,7 @@ static void *work(void *argument) {
         size_t index = share ? nth * threads + thread : thread * own + nth;
         check(thread, index);
         if (state & 1) {
-            /* 0 is the untouched word's version and does not come again. */
+            /* Version 0 means that the word was never written, so it is not used again. */
             versions[index] = versions[index] == 255 ? 1 : versions[index] + 1;
             *(volatile uint64_t *)&words[index] = expected(index, versions[index]);
         }

@@ -1,9 +1,9 @@
 /* waits [SIZE]
  *
- * Calls that wait, with memory (SIZE, 24M) that is evicted by the time they return. Handlers that run in them access
- * it, whatever signals are blocked meanwhile. Changes that other threads and handlers make to their arguments persist.
- * Data taken from the kernel is not lost when the calls are made by number. Memory that the program made inaccessible
- * gives EFAULT. */
+ * Makes calls that wait, with arguments in memory (SIZE, 24M) that is evicted before the calls return. Signal handlers
+ * that run during a call access this memory, whatever signals are blocked meanwhile. Changes that other threads and
+ * handlers make to the arguments persist. Data from the kernel is not lost if the calls are made by number. Memory
+ * that the program made inaccessible gives EFAULT. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -30,7 +30,7 @@ static uint64_t *words;
 static char *sweep_area, *arena;
 #define SWEEP (32 * MIB)
 
-/* Accesses other memory until everything else has been evicted. */
+/* Accesses other memory until all earlier pages have been evicted. */
 static void away(void) {
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < SWEEP; i += PAGE)
@@ -266,7 +266,7 @@ static void numbers(void) {
     snprintf(near, sizeof near, "/hanare-waits-%d", getpid());
     struct mq_attr shape = {.mq_maxmsg = 4, .mq_msgsize = 100};
     mqd_t queue = mq_open(near, O_CREAT | O_EXCL | O_RDWR, 0600, &shape);
-    if (queue >= 0) { /* not in every container */
+    if (queue >= 0) { /* message queues do not exist in every container */
         CALL(mq_unlink(near) == 0 && mq_send(queue, "message", 8, 3) == 0);
         unsigned *priority = (unsigned *)(arena + 56 * PAGE - 4);
         away();
@@ -296,7 +296,7 @@ static void closed(void) {
     CALL(read(ends[0], &byte, 1) == 1 && byte == 'a');
     int file = open("/proc/self/exe", O_RDONLY);
     CALL(file >= 0);
-    /* Up to the border, as the kernel does. */
+    /* The call transfers the bytes up to the border of the closed memory, as the kernel does. */
     CALL(pread(file, area + 4 * MIB - 10, 100, 0) == 10 && memcmp(area + 4 * MIB - 10, "\177ELF", 4) == 0);
     CALL(preadv(file, rows, 2, 0) == 16);
     memset(area + 4 * MIB - 10, 'x', 10);

@@ -13,15 +13,15 @@ import time
 from dataclasses import dataclass, field
 
 PR_SET_CHILD_SUBREAPER = 36
-# Most bytes that are kept of a command's output. The end of the output is kept.
+# Most bytes of a command's output that are kept. They are the end of the output.
 OUTPUT_MAX = 1 << 20
-# A command past its limit is looked at this many times, a tenth of a second apart. It counts as slow, not as hanging, if
-# a thread of it runs or waits for a CPU at half of these times, or if it uses this much CPU time, in seconds. A limit on
-# CPU time (a cgroup's quota) can keep a thread that computes off its CPU for long.
+# Number of checks of a command past its limit, a tenth of a second apart. The command counts as slow, not as hanging,
+# if one of its threads runs or waits for a CPU at half of the checks, or if it uses BUSY seconds of CPU time. The CPU
+# time counts, too, because a cgroup's quota can keep a computing thread off its CPU for long.
 LOOKS = 20
 BUSY = 0.05
 
-# Exit codes of `hanare run` that are Hanare's own.
+# Exit codes of `hanare run` that Hanare returns itself. All others are the program's.
 LOST, FULL, KERNEL, NO_START, CANNOT_RUN, NOT_FOUND = 120, 121, 123, 125, 126, 127
 
 
@@ -39,17 +39,17 @@ class Outcome:
     stderr: str = ""
     seconds: float = 0.0
     timed_out: bool = False
-    busy: bool = False  # whether it was still computing when its time was over
-    stacks: str = ""  # where its threads were when its time was over
-    left_behind: list = field(default_factory=list)  # processes that outlived it
+    busy: bool = False  # whether the command still computed when its time was over
+    stacks: str = ""  # the places of the command's threads when its time was over
+    left_behind: list = field(default_factory=list)  # processes that outlived the command
 
     def hanare_lines(self):
-        """Hanare's own lines on standard error."""
+        """Returns Hanare's own lines on standard error."""
         return [line for line in self.stderr.splitlines() if line.startswith("hanare: ")]
 
 
 def stat_fields(pid):
-    """The fields of /proc/PID/stat after the name, or None when the process is gone."""
+    """Returns the fields of /proc/PID/stat after the name, or None if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
             return stat.read().rpartition(") ")[2].split()
@@ -58,7 +58,7 @@ def stat_fields(pid):
 
 
 def descendants(of, but=()):
-    """The numbers of all living processes below `of`, nearest first. Leaves out `but` and the processes below those."""
+    """Returns the living descendants of `of`, nearest first. Leaves out the processes `but` and their descendants."""
     children = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         fields = stat_fields(name)
@@ -74,8 +74,8 @@ def descendants(of, but=()):
 
 
 def lives(fields):
-    """Whether a process with these fields has a thread that has not ended. The state is that of its first thread, and the
-    first thread of a zombie may have ended before others."""
+    """Whether a process with these fields has a thread that has not ended. The state in the fields is that of the first
+    thread. In a zombie, other threads may still run."""
     return fields[0] not in "ZX" or int(fields[17]) > 1
 
 
@@ -130,7 +130,7 @@ def where_threads_are(pids):
                 f"call {read_text(at + '/syscall')}"
             )
             lines += ["    " + line for line in read_text(at + "/stack").splitlines()[:6]]
-        if not command_of(pid).split(" ")[0].endswith("/hanare"):  # for Hanare's own command, the calls are enough
+        if not command_of(pid).split(" ")[0].endswith("/hanare"):  # system calls are enough for Hanare's own command
             lines += stacks_by_gdb(pid)
     return "\n".join(lines)
 
@@ -163,7 +163,7 @@ def end_all(leader, but=()):
 
 
 def reap(but):
-    """Collects the exit codes of adopted processes, except `but`. A command itself is waited for by its own `Popen`."""
+    """Collects the exit codes of adopted processes, except `but`. The `Popen` of a command waits for the command."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         fields = stat_fields(name)
         if fields and fields[0] == "Z" and int(fields[1]) == os.getpid() and int(name) not in but:
@@ -218,7 +218,7 @@ def watch(process, began, limit, disturb, beside):
 
 
 def examine(outcome, beside):
-    """Describes a command that has exceeded its time: whether it still computes, and where its threads are."""
+    """Records of a command that exceeded its time whether it still computes, and where its threads are."""
     outcome.timed_out = True
     pids = descendants(os.getpid(), beside)
     before, wanted = cpu_seconds(pids), 0
@@ -226,13 +226,13 @@ def examine(outcome, beside):
         wanted += wants_cpu(pids)
         time.sleep(0.1)
     computes = cpu_seconds(pids) - before >= BUSY or 2 * wanted >= LOOKS
-    # A command that ends at this moment did not hang either.
+    # A command that has just ended did not hang either.
     outcome.busy = computes or not descendants(os.getpid(), beside)
     outcome.stacks = where_threads_are(pids)
 
 
 def outlived(leader, linger, beside):
-    """The processes of an ended command that are alive `linger` seconds later."""
+    """Returns the processes of an ended command that are alive `linger` seconds later."""
     end = time.monotonic() + linger
     while True:
         left = [pid for pid in descendants(os.getpid(), beside) if pid != leader]

@@ -31,7 +31,7 @@ LENGTH = 20_000
 
 
 def zipf(rng, pages, skew):
-    """Independent accesses. The k-th most frequent page has a frequency proportional to 1 / k^skew. Ranks are drawn."""
+    """Draws independent accesses. The k-th most frequent page has a frequency proportional to 1 / k^skew."""
     total, sums = 0.0, []
     for rank in range(1, pages + 1):
         total += rank**-skew
@@ -41,7 +41,7 @@ def zipf(rng, pages, skew):
 
 
 def loops(rng, pages):
-    """Sweeps over ranges of random position and length. Each range is swept several times."""
+    """Draws sweeps over ranges of random position and length. Each range is swept several times."""
     touches = []
     while len(touches) < LENGTH:
         first = rng.randrange(pages)
@@ -52,7 +52,7 @@ def loops(rng, pages):
 
 
 def mixed(rng, pages):
-    """Hot pages, sweeps and random accesses in turn."""
+    """Draws accesses to hot pages, sweeps and random accesses in turn."""
     touches = []
     while len(touches) < LENGTH:
         kind = rng.randrange(3)

@@ -94,7 +94,7 @@ class Program:
 
 
 def read_list(name=None):
-    """All programs, or only the one with this name. The section `common` is no program: other sections read it."""
+    """Returns all programs, or only the one called `name`. The section `common` holds values for other sections."""
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), comment_prefixes=("#",), strict=True)
     parser.read(HERE / "list.ini", encoding="utf-8")
     if name:
@@ -270,7 +270,7 @@ def judge(program, outcome, plain):
     if outcome.timed_out:
         return "slow" if outcome.busy else "hang"
     ours = outcome.code in (cells.LOST, cells.FULL, cells.NO_START, cells.CANNOT_RUN, cells.NOT_FOUND)
-    # A pipe, or a program that starts another one, has an exit code of its own.
+    # A pipe, or a program that starts another program, may hide Hanare's exit code.
     ours |= outcome.code != 0 and "hanare: allocations below" in outcome.stderr
     if ours and outcome.hanare_lines():
         return "refused as listed" if program.expect == f"refused {outcome.code}" else "refused"
@@ -285,7 +285,7 @@ def judge(program, outcome, plain):
 
 
 class Results:
-    """The results, in a file with one line for each result. The last line of a cell counts."""
+    """The results, in a file with one line for each result. Of several lines for a cell, only the last counts."""
 
     def __init__(self, path, again):
         self.path, self.cells, self.plain, self.fresh = path, {}, {}, set()
@@ -320,7 +320,7 @@ class Results:
 
 
 def table(programs, results):
-    """The table, with a line for each program and a column for each mode and kind of far memory."""
+    """Returns the table. It has a line for each program and a column for each mode and kind of far memory."""
     heads = " | ".join(f"{mode} {far}" for mode in MODES for far in FARS)
     lines = [f"| program | what is run | plain s | far MiB | {heads} |", "| --- " * (4 + len(MODES) * len(FARS)) + "|"]
     for program in programs:
@@ -335,7 +335,7 @@ def table(programs, results):
 
 
 def cell_text(records):
-    """The text of a cell: `right 3.1 x`, or a result for each size of local memory if they differ."""
+    """Returns the text of a cell: `right 3.1 x`, or a result for each size of local memory if the results differ."""
     if not records:
         return "-"
     texts = []

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "harness"))
 import cells  # noqa: E402
 from cells import CANNOT_RUN, FULL, KERNEL, LOST, NO_START  # noqa: E402
 
-# Exit code of a rank of shared memory that has lost another rank.
+# Exit code of a shared-memory rank that has lost the connection to another rank.
 RANK_LOST = 122
 # Exit code of a workload when the kernel or Hanare refuses the calls that it tests.
 SKIPPED = 77
@@ -43,12 +43,12 @@ FEATURES = ["move", "wp", "wp_async", "userfaultfd", "user_mode_only", "kernel_f
 DISTURBANCES = ["none"] * 6 + ["signals", "signals", "stop program", "stop program", "stop server", "kill server",
                                "kill program", "end command", "few files", "little address space", "small cgroup",
                                "busy beside", "scarce servers"]
-# Longest time of a run in seconds. It includes waiting for a processor. Most runs take 0.2 to 5 s.
+# Longest time of a run, in seconds. It includes the time in which the run waits for a CPU. Most runs take 0.2 to 5 s.
 LIMIT = 120
 # Seconds after a run's end in which Hanare's own processes may end. On a busy machine they wait for a CPU.
 LINGER = 5.0
-# Texts that a workload may print when a limit was set and a call of its own was refused, or its child was killed for
-# want of memory.
+# Texts that a workload may print if a limit was set. A call of the workload was refused, or the kernel killed its child
+# because memory was short.
 REFUSALS = ("Cannot allocate memory", "Too many open files", "Resource temporarily unavailable", "No space left",
             "ended with signal 9")
 
@@ -114,7 +114,7 @@ def work(options, first, end, results):
             kind = "run" if not finding else "slow" if finding["what"].startswith("slow") else "finding"
             results.put((kind, tell(finding, options) if finding else None))
             number += options.jobs
-    except Exception as error:  # a mistake of this script; the other workers' results still count
+    except Exception as error:  # an error in this script; the other workers' results still count
         results.put(("finding", f"run {number} could not be made: {error!r}"))
     results.put(("end", None))
 
@@ -129,7 +129,7 @@ def tell(finding, options):
 
 
 class Case:
-    """One run, drawn from the seed and the run's number."""
+    """One run. Its settings are drawn from the seed and the run's number."""
 
     def __init__(self, options, number):
         self.number, self.options = number, options
@@ -162,7 +162,7 @@ class Case:
 
     def choose_budget(self, r):
         page = 64 if self.page_size == "auto" else {"K": 1, "M": 1024}[self.page_size[-1]] * int(self.page_size[:-1])
-        # With a smaller budget these programs are still right, but take minutes over a link.
+        # With a smaller budget, these programs still give right results, but take minutes over a link.
         least = max(4096 if self.name in ("calls", "syscalls", "mapping") else 1024, 8 * page)
         share = r.choice([10, 25, 25, 50, 50, 75, 90])
         if r.random() < 0.5 and self.mb * 1024 * share // 100 >= least:
@@ -331,7 +331,7 @@ class Servers:
                 [self.case.options.hanare, "serve", *flags], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 start_new_session=True,
             ))
-        for _ in range(1000):  # its first line names the address
+        for _ in range(1000):  # the server's first line names its address
             if said.read_text().endswith("\n"):
                 self.addresses.append(said.read_text().splitlines()[0].split()[-1])
                 return
@@ -342,7 +342,7 @@ class Servers:
         return [process.pid for process in self.processes]
 
     def trouble(self):
-        """What is wrong with the servers, or None: they must still run unless the disturbance killed them."""
+        """Returns an error, or None. The servers must still run, except if the disturbance killed one."""
         gone = [p.returncode for p in self.processes if p.poll() is not None]
         return f"a memory server ended with {gone}" if gone and self.case.disturbance != "kill server" else None
 
@@ -369,7 +369,7 @@ class Disturbance:
         return [process.pid for process in self.beside]
 
     def limits(self):
-        """Sets limits for the run. Called in the child before the command."""
+        """Sets limits for the run. The child calls this before the command starts."""
         if self.case.disturbance == "few files":
             most = self.random.choice([8, 12, 16, 24, 40])
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -392,8 +392,8 @@ class Disturbance:
             self.end(leader, what)
 
     def program(self, leader):
-        """The program's process number: the child of the command that is no server. None before there is one."""
-        if self.case.name == "blocks":  # its server process has the program's name at first
+        """Returns the process number of the program (the command's child that is no server), or None before its start."""
+        if self.case.name == "blocks":  # the process of its server has the program's name at first
             return leader
         for pid in cells.descendants(leader):
             if os.path.basename(cells.command_of(pid).split(" ")[0]) == self.case.name:
@@ -465,7 +465,7 @@ def takes_signals(pid):
 
 
 def make_cgroup(case):
-    """Makes a memory cgroup with less memory than the run would take. None if this user may not make one."""
+    """Makes a memory cgroup with less memory than the run needs. Returns None if this user may not make a cgroup."""
     root = Path("/sys/fs/cgroup/memory")
     path = root / f"hanare-torture-{os.getpid()}"
     try:
@@ -505,7 +505,7 @@ def judge(case, disturbance, outcome):
 
 
 def allowed(case, disturbance, outcome):
-    """The exit codes, other than 0, that are documented for the disturbances of a run."""
+    """Returns the exit codes, other than 0, that are documented for the disturbances of a run."""
     codes, what = set(), case.disturbance
     text = outcome.stderr + outcome.stdout.decode(errors="replace")
     if disturbance.done and what.startswith("kill server"):
@@ -530,7 +530,7 @@ def allowed(case, disturbance, outcome):
         codes |= {128 + signal.SIGABRT}
     if hoarded(text):
         codes |= {KERNEL}
-    if "budget" in text:  # it is too small for the page size or the link, and the run does not start
+    if "budget" in text:  # a budget too small for the page size or the link refuses the run
         codes |= {NO_START}
     return codes
 
@@ -546,7 +546,7 @@ def hoarded(text):
 
 
 def left_in(folder, disturbance):
-    """What is wrong with the files that a run left behind, or None. After SIGKILL no process could remove its files."""
+    """Returns an error if a run left files behind, else None. After SIGKILL, a process cannot remove its files."""
     left = sorted(os.listdir(folder))
     return f"left in TMPDIR: {left}" if left and "SIGKILL" not in str(disturbance.done) else None
 

@@ -14,7 +14,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// A pool of `count` frames, all empty.
+    /// Makes a pool of `count` frames, all empty.
     pub(crate) fn new(count: u32) -> Self {
         Self { filled: Vec::with_capacity(count as usize), empty: Vec::with_capacity(count as usize), fresh: 0, count }
     }

@@ -186,13 +186,13 @@ const KIND_NAMES: [&str; KINDS] = [
 pub struct Counts([u64; KINDS]);
 
 impl Counts {
-    /// Number of records of all kinds.
+    /// Returns the number of records of all kinds.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.0.iter().fold(0, |sum, count| sum.wrapping_add(*count))
     }
 
-    /// The name of each kind, with its number of records.
+    /// Returns the name of each kind, with its number of records.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
         KIND_NAMES.into_iter().zip(self.0).filter(|(name, _)| !name.is_empty())
     }

@@ -40,7 +40,7 @@ impl Lists {
         self.at(self.links[(self.units + list) as usize][NEXT]).ok()
     }
 
-    /// The page after `page` in its list. If `page` is the last one, returns its list as the `Err`.
+    /// Returns the page after `page` in its list. If `page` is the last page, returns its list as the `Err`.
     pub(super) fn after(&self, page: PageId) -> Result<PageId, u32> {
         self.at(self.links[page.0 as usize][NEXT])
     }

@@ -146,7 +146,7 @@ fn random(units: u32, count: u32) -> Vec<u32> {
     (0..count).map(|_| random.below(units)).collect()
 }
 
-/// A cycle through all pages in an order without strides.
+/// Accesses all pages in an order without strides, in several rounds with the same order.
 fn chase(units: u32, rounds: u32) -> Vec<u32> {
     let mut order: Vec<u32> = (0..units).collect();
     let mut random = Random(3);

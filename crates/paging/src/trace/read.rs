@@ -93,19 +93,19 @@ impl<'a> Reader<'a> {
         Ok(Self { bytes, header, at, chunk_end: at, base, counts, end: None, failed: false })
     }
 
-    /// The settings of the recorded run.
+    /// Returns the settings of the recorded run.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The content of the last chunk; `None` until that chunk is read.
+    /// Returns the content of the last chunk, or `None` until that chunk is read.
     #[must_use]
     pub fn end(&self) -> Option<End> {
         self.end
     }
 
-    /// The offset of the next byte to be read.
+    /// Returns the offset of the next byte to be read.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.at
