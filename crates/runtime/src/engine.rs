@@ -1,12 +1,12 @@
 //! The engine: drives the pager (a pure state machine) on a live program. The engine submits events to the pager. It
-//! carries out the pager's actions through the view and the store, and submits their results. It makes no decisions
-//! about pages.
+//! carries out the pager's actions through the view and the store, and reports the results of these actions to the
+//! pager. The engine makes no decisions about pages.
 //!
 //! Any thread may submit an event: the faulting thread itself (sigbus and sigsegv mode), the handler thread (thread
-//! mode), or a thread that sends pages to a server. The pager is locked only while it decides. Actions are carried out
-//! without the lock. This is sound because a page in transit belongs to the thread that carries out its action. The
-//! engine allocates nothing after its construction. It takes no lock that the program could hold. Callers outside
-//! signal handlers block signals before they call the engine.
+//! mode), or a thread that sends pages to a server. The pager is locked only while it processes an event. The engine
+//! carries out the pager's actions without the lock. This is sound because a page in transit belongs to the thread that
+//! carries out its action. The engine allocates nothing after its construction. The engine takes no lock that the
+//! program could hold. Callers outside signal handlers block signals before they call the engine.
 
 mod bring;
 mod fork;
@@ -33,18 +33,18 @@ use hanare_sys::clock::now_ns;
 
 pub(crate) use fork::Kept;
 
-/// Number of work spaces. At most this many threads use the engine at once, and further threads wait.
+/// Number of work spaces. At most this many threads use the engine at the same time. Further threads wait.
 pub(crate) const WORKS: usize = 32;
 const WAIT_QUEUES: usize = 256;
-/// Most ticks that one upkeep sends to the pager. A tick is an event that tells the time. Each tick unmaps at most
-/// [`limits::HIDES_MAX`] pages for reference sampling.
+/// Maximum number of ticks that one upkeep sends to the pager. A tick is an event that tells the pager the time. Each
+/// tick unmaps at most [`limits::HIDES_MAX`] pages for reference sampling.
 const TICKS_MAX: u32 = 1 << 16;
-/// Number of short rounds in a thread's wait for a page. In a short round, the thread polls and sleeps at most 50 us.
-/// Later rounds last milliseconds.
+/// Number of short rounds in a thread's wait for a page. In a short round, the thread polls for its page and sleeps at
+/// most 50 us. A later round lasts up to 2 ms.
 const SPINS: u32 = 60;
 /// Number of rounds of a wait after which the waiting thread reports to the watchdog.
 const ROUNDS_UNWATCHED: u32 = 200;
-/// Milliseconds by which a hang exceeds the longest silence allowed to a server. A hang is a wait without progress.
+/// A wait without progress counts as a hang after the longest silence allowed to a server, plus this many milliseconds.
 const HANG_MARGIN_MS: u64 = 2_000;
 
 /// An engine over a view and a store. Tests use a simulated view and store.
@@ -57,8 +57,8 @@ pub(crate) struct Engine<V = LiveView, S = Kind> {
     stacks: Stacks,
     traps_by_signal: bool,
     works: LockCell<Vec<Work>>,
-    /// Wait queues of threads that wait in their signal handlers for a page. Each block of units uses one queue. The
-    /// count of a queue grows when a page of its blocks arrives or changes state.
+    /// Wait queues of threads that wait in their signal handlers for a page. Several blocks of units share one queue.
+    /// The number in a queue grows when a page of these blocks arrives or changes state.
     wait_queues: [AtomicU32; WAIT_QUEUES],
     waiters: AtomicU32,
     pub(crate) waits: Waits,
@@ -146,12 +146,14 @@ impl<V: View, S: Store> Engine<V, S> {
         })
     }
 
-    /// Runs the work of a fault handler. A signal handler runs it on one of the engine's own stacks.
+    /// Runs `work`, the work of a fault handler. If faults arrive as signals, `work` runs on one of the engine's own
+    /// stacks.
     pub(crate) fn on_own_stack(&self, work: impl FnOnce()) {
         if self.traps_by_signal { self.stacks.run(work) } else { work() }
     }
 
-    /// Runs `work` on a stack in near memory, for a thread whose own stack is far. The caller has blocked its signals.
+    /// Runs `work` on a stack in near memory, for a thread whose own stack is in far memory. The caller has blocked all
+    /// signals of the thread.
     pub(crate) fn on_near_stack(&self, work: impl FnOnce()) {
         self.stacks.run(work);
     }
@@ -170,7 +172,8 @@ impl<V: View, S: Store> Engine<V, S> {
     pub(crate) fn fault_here(&self, addr: usize, write: Option<bool>) {
         let started = now_ns();
         let Some(unit) = self.unit_of(addr) else { return };
-        // Some machines do not tell whether a fault was a write. An access that traps on a readable page is a write.
+        // `write` is `None` if the machine does not tell whether the fault was a write. A trap on a readable page means
+        // a write.
         let write = write.unwrap_or_else(|| self.is_accessible(unit, false));
         let wait_queue = self.wait_queue(unit);
         let seen = wait_queue.load(Acquire);
@@ -198,8 +201,8 @@ impl<V: View, S: Store> Engine<V, S> {
         self.view.wake(self.span(page, units));
     }
 
-    /// Checks whether a fault at `addr` is resolved by copying a base page. The copy is fast. Waking the handler thread
-    /// takes most of the time of such a fault.
+    /// Checks whether a fault at `addr` is resolved by copying a base page. The copy is fast, so the wake-up of the
+    /// handler thread takes most of the time of such a fault.
     pub(crate) fn is_small(&self, addr: usize) -> bool {
         !self.small_moves && self.unit_of(addr).is_some_and(|unit| self.core.lock().pager.page_of(unit).1 == 1)
     }
@@ -272,7 +275,7 @@ impl<V: View, S: Store> Engine<V, S> {
         self.core.lock().pager.state_of(unit) == State::Untouched
     }
 
-    /// Returns three figures in bytes: the far memory that was accessed, the room on servers that this memory has or
+    /// Returns three figures in bytes: the far memory that was accessed, the server room that this memory occupies or
     /// will need, and the budget of local memory.
     pub(crate) fn touched_placed_and_budget_bytes(&self) -> (u64, u64, u64) {
         let core = self.core.lock();
@@ -386,7 +389,8 @@ impl<V: View, S: Store> Engine<V, S> {
                 }
                 Action::Install { page, frame, writable } => {
                     let span = self.span(page, units);
-                    // SAFETY: the pager reserved `page` and `frame` for this action, and the frame is filled.
+                    // SAFETY: the page is in transit and the frame is filled. The pager reserved both for this action,
+                    // so no other call uses them.
                     let certain = unsafe { self.view.move_in(span, frame, writable) };
                     self.step(&[Event::Arrived { page, count: 1, certain, ok: true }], work);
                     self.notify(page, 1);
@@ -395,7 +399,8 @@ impl<V: View, S: Store> Engine<V, S> {
                 Action::Show { page, frame, writable } => {
                     let span = self.span(page, units);
                     let certain = match frame {
-                        // SAFETY: the pager reserved `page` and `frame` for this action, and the frame is filled.
+                        // SAFETY: the page is in transit and the frame is filled. The pager reserved both for this
+                        // action, so no other call uses them.
                         Some(frame) => unsafe { self.view.move_in(span, frame, writable) },
                         None => self.view.show(span, writable),
                     };
@@ -422,10 +427,10 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Resolves a trap on a page that is in the program's view. In sigsegv mode, changing a page's protection by
-    /// `mprotect` also makes the page trap. This function then shows the page again. The pager is locked meanwhile, so
-    /// that no thread evicts the page. If the page cannot be protected against writes any more, the function reports a
-    /// write to the pager, which opens the page.
+    /// Resolves a trap on a page that is in the program's view. In sigsegv mode, a page also traps after the program
+    /// changed its protection by `mprotect`. This function then makes the page accessible again. The pager is locked
+    /// meanwhile, so that no thread evicts the page. If the page cannot be write-protected again, the function reports
+    /// a write to the pager. The pager then opens the page for writing.
     fn wake(&self, page: PageId, units: u32, work: &mut Work) {
         let span = self.span(page, units);
         let core = self.core.lock();
@@ -451,7 +456,8 @@ impl<V: View, S: Store> Engine<V, S> {
     /// Does the periodic upkeep: sends the pager the time, and lets the store maintain its links.
     pub(crate) fn keep(&self) {
         let now_ms = now_ns() / 1_000_000;
-        // `TICKS_MAX` ticks unmap more pages than a policy asks for at a time. Further pages wait for the next upkeep.
+        // Each tick unmaps a limited number of pages. If `TICKS_MAX` ticks do not suffice, the other pages wait for the
+        // next upkeep.
         for _ in 0..TICKS_MAX {
             if self.submit_asking(Event::Tick { now_ms }) == Progress::Done {
                 break;
@@ -497,7 +503,7 @@ fn is_completion(event: Event) -> bool {
     }
 }
 
-/// Returns the bytes of a read that become visible to the program as writable pages.
+/// Returns how many bytes of a read become visible to the program as writable pages.
 fn writable_bytes(read: &Read) -> usize {
     read.bytes as usize / read.count as usize * read.writable as usize
 }

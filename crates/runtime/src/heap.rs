@@ -2,11 +2,11 @@
 //!
 //! Blocks below [`DIRECT_MIN`] come from jemalloc (module `arena`). Its arenas are in far memory, and its metadata is
 //! in near memory. Each larger block is an extent of its own (module `ranges`) and is discarded as soon as it is freed.
-//! A map in near memory (module `blocks`) tells which block starts at an address. So a bad pointer is reported and
-//! never used.
+//! A map in near memory, which is never evicted, tells which block starts at an address (module `blocks`). So a bad
+//! pointer is reported and never used.
 //!
 //! This allocator solves the second open problem of the papers (Saito, Midorikawa, Kai): allocation and freeing at the
-//! speed of malloc. The allocator of the papers also keeps its metadata apart from the blocks, but walks lists for
+//! speed of malloc. The allocator of the papers also keeps its metadata apart from the blocks. But it walks lists for
 //! every block.
 
 use std::ffi::CStr;
@@ -24,11 +24,11 @@ use classes::{GRAIN, SIZES, SMALL_MAX, class_for};
 /// Blocks of at least this size, in bytes, are extents of their own.
 pub const DIRECT_MIN: usize = 1 << 20;
 
-/// Reused memory of at least this size is discarded to zero it. Smaller memory is zeroed by writing.
+/// Size in bytes from which reused memory is zeroed by a discard. Smaller memory is zeroed by writing.
 const DISCARD_MIN: usize = 64 << 10;
 
-/// Bytes of the pieces in which a large block is copied to a new address. Each piece is discarded at the old address
-/// after its copy. So the copy does not need local memory for the whole block twice.
+/// Size in bytes of the pieces in which a large block is copied to a new address. After each copy, the piece is
+/// discarded at the old address. So the whole block is never in local memory twice.
 const MOVE_PIECE: usize = 2 << 20;
 
 const PAGE: usize = 4096;
@@ -79,14 +79,14 @@ pub(crate) fn open(base: usize, len: usize) -> Result<(), HeapError> {
 }
 
 /// Acquires jemalloc's locks for a fork. The forking thread must call this before `fork::before`, which keeps other
-/// threads out of the engine: a thread that holds such a lock may have to enter the engine to release it. The caller is
-/// a library whose fork handlers run before those of jemalloc.
+/// threads out of the engine. A thread that holds one of these locks may have to enter the engine before it can release
+/// the lock. The caller is a library whose fork handlers run before those of jemalloc.
 pub(crate) fn lock_for_fork() {
     arena::lock_for_fork();
 }
 
 /// Checks whether the child of the present fork may use the heap. Returns false if the heap was opened after the fork
-/// began, because jemalloc's locks are not held then.
+/// began. In this case the fork does not hold jemalloc's locks.
 pub(crate) fn can_be_forked() -> bool {
     heap().is_none() || arena::is_locked()
 }
@@ -118,9 +118,9 @@ fn alloc_first(size: usize, align: usize, zeroed: bool) -> *mut u8 {
 /// Frees the block at `addr`. Fetches and accesses none of its pages.
 ///
 /// # Errors
-/// The reason why the pointer is bad. The call then changes nothing. A second free of a large block is detected until
-/// the block's pages are used again. A second free of a small block is detected until some thousand other blocks are
-/// freed.
+/// The reason why the pointer is bad. A call with a bad pointer changes nothing. A second free of a large block is
+/// detected until the block's pages are used again. A second free of a small block is detected until some thousand
+/// other blocks are freed.
 ///
 /// # Safety
 /// If a block starts at `addr`, nothing uses the block afterwards.
@@ -130,8 +130,8 @@ pub unsafe fn free(addr: usize) -> Result<(), BadPointer> {
     let offset = addr.wrapping_sub(heap.base);
     match heap.blocks.find(offset) {
         Start::Small(class) if heap.blocks.take_small(offset) => {
-            // SAFETY: a block of this class starts at `addr`, and the map shows no earlier free. The caller promises
-            // that nothing uses the block afterwards.
+            // SAFETY: a block of this class starts at `addr`, and the map shows no free of the block since its
+            // allocation. The caller promises that nothing uses the block afterwards.
             unsafe { arena::free_sized(addr as *mut u8, SIZES[class] as usize) };
             Ok(())
         }
@@ -141,26 +141,26 @@ pub unsafe fn free(addr: usize) -> Result<(), BadPointer> {
     }
 }
 
-/// Retires a freed block if a part of it became ordinary memory, such as the end of a stack. That part is no longer
-/// far. It does not read as zeroes after a discard, so no later allocation may use the block. Returns whether the
-/// block was retired.
+/// Retires a freed block if a part of it became ordinary memory, such as the end of a stack. This part is no longer far
+/// memory and does not read as zeroes after a discard. So no later allocation may use a retired block. Returns whether
+/// the block was retired.
 ///
 /// # Safety
-/// A live large block starts at `addr`, and nothing uses it any more.
+/// A live large block starts at `addr`, and nothing uses the block from now on.
 unsafe fn is_retired(addr: usize) -> bool {
     // SAFETY: the caller promises that a live large block starts at `addr`.
     let len = unsafe { arena::size_of_block(addr as *mut u8) };
     let retired = places::meets_hole(addr, len);
     if retired {
-        // SAFETY: the block has `len` bytes at `addr`, and nothing uses it any more.
+        // SAFETY: the block has `len` bytes at `addr`, and the caller promises that nothing uses the block.
         unsafe { ranges::heap_discards(addr, len) };
         places::empty_holes(addr, len);
     }
     retired
 }
 
-/// Returns the bytes of local memory in which the heap and the pager keep their own data. This takes about a
-/// millisecond, because it asks the kernel about every mapping of such data.
+/// Returns how many bytes of local memory the heap and the pager use for their own data. The call takes about a
+/// millisecond, because it asks the kernel about every mapping with such data.
 pub(crate) fn near_bytes() -> u64 {
     near::large_resident() + arena::metadata().map(|(addr, len)| near::resident(addr, len)).sum::<u64>()
 }
@@ -178,7 +178,7 @@ pub fn abort_on(call: &str, addr: usize, error: BadPointer) -> ! {
     }
 }
 
-/// Returns the usable bytes of the block at `addr`. Returns `None` if no block starts there.
+/// Returns the usable size of the block at `addr`, in bytes. Returns `None` if no block starts there.
 pub fn usable_size(addr: usize) -> Option<usize> {
     let heap = heap()?;
     match heap.blocks.find(addr.wrapping_sub(heap.base)) {
@@ -238,8 +238,8 @@ unsafe fn resize_in_place(addr: usize, old: usize, size: usize) -> bool {
     }
 }
 
-/// Copies `len` bytes from `from` to `to`. Discards each whole piece of far memory at `from` after its copy, if `from`
-/// starts a page.
+/// Copies `len` bytes from `from` to `to`. If `from` starts a page, discards each whole piece of far memory at `from`
+/// after its copy.
 ///
 /// # Safety
 /// `from` is valid for reads and `to` for writes of `len` bytes. The two ranges do not overlap. Nothing reads the bytes
@@ -272,7 +272,8 @@ impl Heap {
         block.as_ptr()
     }
 
-    /// Frees a block that is not small. This code is in a separate function so that freeing a small block stays fast.
+    /// Frees a block that is not small. This code is in a separate function, so that the free of a small block stays
+    /// fast.
     ///
     /// # Safety
     /// `start` is the map's entry for `addr`. If a block starts at `addr`, nothing uses the block afterwards.

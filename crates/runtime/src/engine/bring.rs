@@ -21,11 +21,12 @@ const FULL_SPINS: u32 = 1000;
 /// Receives the pages of reads from the store, one read after another.
 struct In<'a, V, S> {
     engine: &'a Engine<V, S>,
-    /// The work space of a thread that starts a read. It queues the actions that follow from an arrival, and the thread
-    /// carries them out later. `None` for a thread that only polls. Such a thread carries out the actions at once.
+    /// The work space of a thread that starts a read. The actions that follow from an arrival are queued in this work
+    /// space, and the thread carries them out later. `None` for a thread that only polls. Such a thread carries out the
+    /// actions immediately.
     work: Option<&'a mut Work>,
-    /// Whether all pages of the present read have the protection that the pager asked for. False if a page is open for
-    /// writing that had to be protected.
+    /// Whether all pages of the present read have the protection that the pager asked for. False if a page that had to
+    /// be write-protected is open for writing.
     certain: bool,
 }
 
@@ -74,7 +75,8 @@ impl<V: View, S: Store> Take for In<'_, V, S> {
 
     unsafe fn part(&mut self, read: &Read, at: usize, from: *const u8, len: usize) {
         let span = Span { offset: self.span(read).offset + at, len };
-        // SAFETY: the caller promises `len` bytes at `from` that do not change. The pages of a read are in transit.
+        // SAFETY: the caller promises `len` bytes at `from` that do not change. The pages of the read are in transit,
+        // so no other thread fills them.
         self.certain &= unsafe { self.engine.show(read, span, from) };
     }
 
@@ -103,7 +105,8 @@ pub(super) fn end(error: &StoreError<'_>) -> ! {
 }
 
 impl<V: View> Engine<V, Kind> {
-    /// Runs as the main function of a thread that sends pages to a memory server. Never returns.
+    /// Runs as the main function of a thread that sends pages to a memory server. Returns only if the store has no
+    /// memory servers.
     pub(crate) fn run_sender(&self, mut sender: Sender) {
         let Kind::Remote(remote) = &self.store else { return };
         loop {
@@ -115,7 +118,7 @@ impl<V: View> Engine<V, Kind> {
 }
 
 impl<V: View, S: Store> Engine<V, S> {
-    /// Receives pages that have arrived. Also receives the pages that other threads wait for.
+    /// Receives all pages that have arrived, including pages that other threads wait for.
     pub(crate) fn receive(&self, wait: Wait) -> Polled {
         self.poll(Turn::Receive(wait))
     }
@@ -145,7 +148,8 @@ impl<V: View, S: Store> Engine<V, S> {
         take.arrived(&read);
     }
 
-    /// Fills the pages of a read with zeroes or from a frame, both in this process' own memory.
+    /// Fills the pages of a read without a server: with the bytes of a frame in this process' own memory, or with
+    /// zeroes.
     fn fill(&self, read: &Read, source: Source, take: &mut In<'_, V, S>) {
         let len = read.bytes as usize;
         let from = match source {
@@ -153,10 +157,11 @@ impl<V: View, S: Store> Engine<V, S> {
             Source::Zero | Source::Server => None,
         };
         match (read.frame, from) {
-            // SAFETY: the pager reserved `frame` for this fetch, and the frame has room for `len` bytes. The bytes
-            // at `from` do not change meanwhile.
+            // SAFETY: the pager reserved `frame` for this fetch, so no other call uses the frame. It has room for `len`
+            // bytes. The bytes at `from` do not change during the copy.
             (Some(frame), Some(from)) => unsafe { copy::copy(from, self.view.frame(frame), len) },
-            // SAFETY: the pager reserved `frame` for this fetch, and the frame has room for `len` bytes.
+            // SAFETY: the pager reserved `frame` for this fetch, so no other call uses the frame. It has room for `len`
+            // bytes.
             (Some(frame), None) => unsafe { copy::zero(self.view.frame(frame), len) },
             (None, Some(from)) => {
                 // SAFETY: the page is in transit, and this call alone fills it. The bytes at `from` do not change
@@ -168,8 +173,8 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Copies bytes of a read into view. The first `read.writable` pages of the read become writable, all others are
-    /// protected. Returns false if a page was present already or could not be protected.
+    /// Copies bytes of a read into the program's view. The first `read.writable` pages of the read become writable. All
+    /// others become write-protected. Returns false if a page was present already or could not be protected.
     ///
     /// # Safety
     /// The pages are in transit. `from` points to `span.len` bytes, which do not change during the call.
@@ -183,7 +188,7 @@ impl<V: View, S: Store> Engine<V, S> {
         part(rest, from.wrapping_add(first), false) && came
     }
 
-    /// Wakes the threads that wait for these pages in their signal handlers.
+    /// Wakes the threads that wait in their signal handlers for one of the `count` pages from `page` on.
     pub(super) fn notify(&self, page: PageId, count: u32) {
         for unit in (page.0..page.0 + count).step_by(self.block_units as usize) {
             let wait_queue = self.wait_queue(unit);

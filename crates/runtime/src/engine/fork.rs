@@ -1,5 +1,5 @@
-//! Fork: brings the parent's engine to rest, so that no page is in transit at the fork. In the child, takes the copy of
-//! the engine apart and assembles a new engine from its parts.
+//! Fork: brings the parent's engine to rest, so that no page is in transit at the fork. In the child, takes the
+//! inherited engine apart and assembles a new engine from the parts.
 
 use hanare_sys::pagemap::{Pagemap, PagemapError};
 use std::sync::atomic::AtomicU32;
@@ -42,9 +42,9 @@ pub(crate) struct Kept {
 pub(super) struct Resting {
     /// Whether all pages must leave the program's view.
     leave: bool,
-    /// Most bytes of local memory at rest.
+    /// Maximum local memory at rest, in bytes.
     local_max: u64,
-    /// Least local memory so far, in bytes.
+    /// Smallest local memory observed so far, in bytes.
     least: u64,
     /// Time when local memory shrank to `least`, in nanoseconds.
     since_ns: u64,
@@ -81,7 +81,7 @@ impl<V: View, S: Store> Engine<V, S> {
     }
 
     /// Stops reference sampling until the next access, hint, discard or tick. Otherwise the next event could unmap a
-    /// page before the fork. The child would then read zeroes in this page.
+    /// page before the fork, and the child would read zeroes in this page.
     pub(crate) fn rest(&self) {
         self.submit(Event::Settle { first: 0, end: 0, leave: false });
     }
@@ -234,8 +234,9 @@ impl Kept {
         }
     }
 
-    /// Registers pages that the child accessed before its engine started. At that time no access trapped, so the pager
-    /// does not know these pages. The caller has set up the trap, so no further page appears unnoticed during the call.
+    /// Registers pages that the child accessed before its engine started. Before the start no access trapped, so the
+    /// pager does not know these pages. The caller has set up the trap, so no further page appears unnoticed during the
+    /// call.
     pub(crate) fn adopt_present(
         &mut self,
         view: &LiveView,

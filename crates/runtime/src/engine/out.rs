@@ -17,13 +17,15 @@ use hanare_sys::clock::now_ns;
 const _: () = assert!(limits::VICTIMS_MAX <= u128::BITS as usize);
 
 impl<V: View, S: Store> Engine<V, S> {
-    /// Takes a page out of view. If the page is not moved into a frame, also takes out the next queued pages that are
-    /// not moved into frames. These pages form a batch, which needs fewer system calls than single pages.
+    /// Takes the page of `first` out of the program's view. A page that is moved into a frame is taken out alone. Pages
+    /// that are not moved into a frame are taken out in batches, as far as they are adjacent in the queue. A batch
+    /// needs fewer system calls than single pages.
     pub(super) fn take_out(&self, first: Todo, work: &mut Work) {
         let Action::TakeOut { page, frame, bytes } = first.action else { return };
         if let Some(frame) = frame.filter(|frame| frame.wide || self.small_moves) {
             let started = now_ns();
-            // SAFETY: the pager reserved `page` and the empty `frame` for this action.
+            // SAFETY: the page is in transit and the frame is empty. The pager reserved both for this action, so no
+            // other call uses them.
             let ok = unsafe { self.view.move_out(self.span(page, first.units), frame, bytes == Bytes::Clean) };
             add(&self.counters.evict_ns, now_ns() - started);
             self.step(&[Event::TakenOut { page, ok, changed: true }], work);
@@ -59,13 +61,15 @@ impl<V: View, S: Store> Engine<V, S> {
         fates
     }
 
-    /// Unmaps a page for reference sampling. Moves the page into a frame, or protects it in place if it has none.
+    /// Unmaps a page for reference sampling. Moves the page into its frame. Protects the page in place if it has no
+    /// frame.
     pub(super) fn hide(&self, todo: Todo, work: &mut Work) {
         let Action::Hide { page, frame, is_clean } = todo.action else { return };
         let started = now_ns();
         let span = self.span(page, todo.units);
         let ok = match frame {
-            // SAFETY: the pager reserved `page` and the empty `frame` for this action.
+            // SAFETY: the page is in transit and the frame is empty. The pager reserved both for this action, so no
+            // other call uses them.
             Some(frame) => unsafe { self.view.move_out(span, frame, is_clean) },
             None => {
                 self.view.write_protect(span);
@@ -77,9 +81,9 @@ impl<V: View, S: Store> Engine<V, S> {
         self.notify(page, 1);
     }
 
-    /// Stops all writes to the dirty pages of a batch. Moves each dirty page aside, to the place with index `places`
-    /// plus the page's index in the batch. Write-protects a page that the kernel cannot move. A page that a transfer
-    /// holds stays in view.
+    /// Stops all writes to the dirty pages of a batch. Moves the dirty page with index `n` of the batch aside, to the
+    /// place `places + n`. Write-protects a page that the kernel cannot move. A page that a transfer holds stays in
+    /// view.
     fn stop_writes(&self, leaving: &[Todo], places: usize) -> Fates {
         let mut fates = Fates::default();
         let mut next = 0;
@@ -93,8 +97,8 @@ impl<V: View, S: Store> Engine<V, S> {
                 self.view.write_protect(span);
                 continue;
             }
-            // SAFETY: the pages of `run` are in transit and belong to this batch. The places belong to this thread's
-            // work space, which emptied them after their last use.
+            // SAFETY: the pages of `run` are in transit and belong to this batch, so only this thread moves them. The
+            // places belong to this thread's work space and were emptied after their last use.
             match unsafe { self.view.move_aside(span, places + run.start) } {
                 Moved::Gone => fates.aside |= run.fold(0, |bits, index| bits | 1 << index),
                 Moved::Stays | Moved::Unmovable => {
@@ -109,8 +113,8 @@ impl<V: View, S: Store> Engine<V, S> {
     /// Moves the page aside, or write-protects it if the kernel cannot move it.
     fn stop_writes_to(&self, leaving: &[Todo], places: usize, index: usize, fates: &mut Fates) {
         let span = self.span(PageId(page_of(leaving[index].action)), 1);
-        // SAFETY: the page is in transit and belongs to this batch. Its place belongs to this thread's work space, and
-        // the refused move left the place empty.
+        // SAFETY: the page is in transit and belongs to this batch, so only this thread moves it. The place belongs to
+        // this thread's work space, and the refused move left the place empty.
         match unsafe { self.view.move_aside(span, places + index) } {
             Moved::Gone => fates.aside |= 1 << index,
             Moved::Stays => fates.stay |= 1 << index,
@@ -142,7 +146,8 @@ impl<V: View, S: Store> Engine<V, S> {
                 // SAFETY: `from` is the place that holds the page's bytes, and nothing writes to this place. `to` has
                 // room for `span.len` bytes.
                 Some(from) => unsafe { copy::copy(from, to, span.len) },
-                // SAFETY: the page is present and write-protected. `to` has room for `span.len` bytes.
+                // SAFETY: the page is present and write-protected, so its bytes do not change. `to` has room for
+                // `span.len` bytes.
                 None => unsafe { self.view.read(span, to) },
             };
             if let Some(frame) = *frame {
@@ -208,8 +213,8 @@ impl<V: View, S: Store> Engine<V, S> {
 /// The outcome for each page of a batch. Bit `n` belongs to the page with index `n` in the batch.
 #[derive(Clone, Copy, Default)]
 struct Fates {
-    /// Pages that were moved aside. Page `n` is in place `n` of the thread's work space.
+    /// Pages that were moved aside. The page with index `n` is in place `n` of the thread's work space.
     aside: u128,
-    /// Pages that stay in view because a transfer holds them.
+    /// Pages that stay in the program's view because a transfer holds them.
     stay: u128,
 }

@@ -29,7 +29,8 @@ use hanare_wire::Wait;
 const WORDS: [usize; 3] = [0, 200, OS_PAGE / 8 - 1];
 /// Number of random steps of a run.
 const STEPS: usize = 600;
-/// Most turns in which `drain` or a fork completes operations. The test fails if any is still pending afterwards.
+/// Maximum number of turns in which `drain` or a fork completes operations. The test fails if an operation is still
+/// pending afterwards.
 const DRAIN_MAX: usize = 20_000;
 /// Turn of `drain` in which the budget is raised to hold all pages. Otherwise threads could evict each other's pages
 /// for ever, because a simulated thread may not run before its page is evicted again.
@@ -141,7 +142,7 @@ enum Thread {
     Doing(Op),
     /// The thread is in its signal handler, and the engine has not yet received the trap.
     Trapped(Op),
-    /// The thread waits for its page. The number is the count of its wait queue at the beginning of the wait.
+    /// The thread waits for its page. The number is the value of the page's wait queue at the beginning of the wait.
     Asleep(Op, u32),
 }
 
@@ -160,7 +161,8 @@ struct World {
     pins: Vec<usize>,
     /// The range of units that is being discarded, and the unit from which the discard continues.
     discard: Option<(std::ops::Range<usize>, u32)>,
-    /// Local memory at the last check, in units. While local memory exceeds a reduced budget, it must not grow.
+    /// Local memory at the last check, in units. After the budget was reduced below this number, local memory must not
+    /// grow.
     most: usize,
     now_ms: u64,
     fresh: u64,
@@ -256,7 +258,7 @@ impl World {
         self.finish();
     }
 
-    /// Lets threads continue whose wait has ended, and checks that local memory keeps to the budget.
+    /// Lets the threads whose wait has ended continue. Checks that local memory does not exceed the budget.
     fn look(&mut self) {
         let Some(engine) = &self.engine else { return };
         let woken = engine.view().take_woken();
@@ -281,7 +283,7 @@ impl World {
         self.most = counted;
     }
 
-    // ---- events beside the program ----------------------------------------------------------------------------------
+    // ---- events outside the program ---------------------------------------------------------------------------------
 
     /// Lets the store complete a pending operation. Returns whether any operation was pending before.
     fn complete(&mut self) -> bool {
@@ -421,8 +423,8 @@ impl World {
         self.discard.as_ref().is_some_and(|(range, _)| range.contains(&unit))
     }
 
-    /// Starts to discard a random range, if no thread uses it at the moment. If a program discards memory in use, the
-    /// result of its reads is undefined.
+    /// Starts to discard a random range, if no thread uses the range now. If a thread used it, the result of the
+    /// thread's reads would be undefined.
     fn choose_discard(&mut self) {
         let first = self.random.below(self.units());
         let end = (first + 1 + self.random.below(2 * self.shape.view.block_units + 2)).min(self.units());
@@ -434,7 +436,8 @@ impl World {
         if self.discard.is_some() || self.threads.iter().any(in_use) || self.traps.iter().any(is_told) {
             return;
         }
-        // The bytes of a transfer into the range no longer matter, so the transfer ends here without a write.
+        // The discard makes the bytes of a transfer into this range irrelevant. So the transfer ends here without a
+        // write.
         let view = self.engine.as_ref().expect("an engine").view();
         self.pins.retain(|&unit| {
             let stays = !(first..end).contains(&unit);

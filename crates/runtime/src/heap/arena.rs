@@ -2,9 +2,9 @@
 //!
 //! Hanare's own copy of jemalloc (its symbols are prefixed and invisible) serves only far memory. Each arena is created
 //! with jemalloc's default hooks, so that the arena's metadata is in near memory. Then the arena receives the hooks of
-//! this module, so that every extent for blocks is far. jemalloc itself never accesses far memory. The bitmaps of slabs
-//! are in the metadata, and free blocks are listed in near memory. New and discarded extents are known to be zero, and
-//! freed blocks are not overwritten.
+//! this module, so that every extent for blocks is far. jemalloc itself never accesses far memory. It keeps the bitmaps
+//! of slabs in its metadata, and its lists of free blocks in near memory. It does not zero new and discarded extents,
+//! because they read as zeroes. It does not overwrite freed blocks.
 //!
 //! A thread of the program may hold jemalloc's locks while it is in the engine, so the engine never calls jemalloc.
 //! jemalloc prepares itself for a fork by its own fork handlers (pthread_atfork). Its constructor registers these
@@ -20,7 +20,7 @@ use super::blocks::CHUNK;
 use super::{HeapError, classes, with_heap};
 use crate::ranges;
 
-/// Most bytes by which an arena extends its address space at a time.
+/// Maximum number of bytes by which an arena extends its address space at a time.
 const GROW_MAX: usize = 16 << 20;
 
 struct Hooks(je::extent_hooks_t);
@@ -155,15 +155,16 @@ unsafe extern "C" {
     safe static ARENAS: c_uint;
 }
 
-/// Acquires jemalloc's locks for a fork that this thread is about to make, if there is a heap. jemalloc's fork handlers
+/// If there is a heap, acquires jemalloc's locks for a fork that this thread is about to make. jemalloc's fork handlers
 /// release the locks after the fork.
 pub(super) fn lock_for_fork() {
     // SAFETY: the function runs jemalloc's own fork handler. The forking thread calls it once for each fork.
     unsafe { hanare_heap_before_fork() };
 }
 
-/// Checks whether a child of the present fork finds jemalloc's locks free. If this thread holds them, jemalloc's fork
-/// handler releases them in the child. Without the handlers of `jemalloc.c`, jemalloc itself acquires them later.
+/// Checks whether the child of the present fork will find jemalloc's locks free. It will if this thread holds the
+/// locks, because jemalloc's fork handler releases them in the child. It also will if the handlers of `jemalloc.c` are
+/// not linked in, because jemalloc itself then acquires and releases the locks.
 pub(super) fn is_locked() -> bool {
     // SAFETY: the function only reads a flag of the calling thread.
     unsafe { hanare_heap_is_locked() != 0 }
@@ -172,7 +173,7 @@ pub(super) fn is_locked() -> bool {
 /// Checks that the linked jemalloc has the options and size classes that this module expects. Creates all arenas and
 /// sets their hooks.
 pub(super) fn open() -> Result<(), HeapError> {
-    // SAFETY: the function only sets a flag.
+    // SAFETY: the function only sets an atomic flag.
     unsafe { hanare_heap_is_used() };
     let arenas: c_uint = read(c"opt.narenas")?;
     let oversize: usize = read(c"opt.oversize_threshold")?;
@@ -284,7 +285,7 @@ pub(super) fn alloc_aligned(size: usize, align: usize) -> Option<NonNull<u8>> {
     NonNull::new(unsafe { je::mallocx(size, je::MALLOCX_ALIGN(align)) }.cast())
 }
 
-/// Returns the usable bytes of a block that is requested with this size and alignment.
+/// Returns the usable size in bytes of a block that is requested with this size and alignment.
 pub(super) fn size_for(size: usize, align: usize) -> usize {
     // SAFETY: the caller passes a `size` that is not zero and an `align` that is a power of two.
     unsafe { je::nallocx(size, je::MALLOCX_ALIGN(align)) }
@@ -293,8 +294,8 @@ pub(super) fn size_for(size: usize, align: usize) -> usize {
 /// Frees a block of known size.
 ///
 /// # Safety
-/// A function of this module allocated `block` with `size` usable bytes. It is not yet freed, and nothing uses it
-/// afterwards.
+/// A function of this module allocated `block` with `size` usable bytes. The block is not yet freed, and nothing uses
+/// it after the call.
 #[inline]
 pub(super) unsafe fn free_sized(block: *mut u8, size: usize) {
     // SAFETY: the caller promises a live block of jemalloc with `size` bytes, which nothing uses afterwards.
@@ -304,13 +305,13 @@ pub(super) unsafe fn free_sized(block: *mut u8, size: usize) {
 /// Frees a block.
 ///
 /// # Safety
-/// A function of this module allocated `block`. It is not yet freed, and nothing uses it afterwards.
+/// A function of this module allocated `block`. The block is not yet freed, and nothing uses it after the call.
 pub(super) unsafe fn free(block: *mut u8) {
     // SAFETY: the caller promises a live block of jemalloc, which nothing uses afterwards.
     unsafe { je::dallocx(block.cast(), 0) }
 }
 
-/// Returns the usable bytes of a block.
+/// Returns the usable size of a block, in bytes.
 ///
 /// # Safety
 /// A function of this module allocated `block`, and it is not yet freed.
@@ -319,7 +320,7 @@ pub(super) unsafe fn size_of_block(block: *mut u8) -> usize {
     unsafe { je::sallocx(block.cast(), 0) }
 }
 
-/// Resizes a block in place, as far as possible. Returns the block's usable bytes afterwards.
+/// Resizes a block in place, as far as possible. Returns the new usable size of the block, in bytes.
 ///
 /// # Safety
 /// A function of this module allocated `block`. It is not yet freed, and no other code uses it during the call.

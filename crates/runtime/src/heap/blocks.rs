@@ -1,15 +1,17 @@
-//! The map of heap blocks, in near memory. It tells which block starts at an offset. So a bad pointer is recognised
-//! before the allocator uses it.
+//! The map of heap blocks, in near memory. It tells which block starts at an offset from the start of far memory. So a
+//! bad pointer is recognised before the allocator uses it.
 //!
 //! The map has a word of two bytes for each page of the heap. The word tells the class of the small blocks that start
 //! in the page and the position of the first block. A special word marks a page with which a large block starts. A word
 //! is written when a block is allocated, and cleared when the block's pages are freed.
 //!
 //! A table of fixed size remembers the addresses of recently freed small blocks. It detects a second free of a block
-//! unless some thousand other blocks were freed in between. To remember every freed block would cost 32 bytes a page.
+//! unless some thousand other blocks were freed in between. A table of all freed blocks would need 32 bytes for each
+//! page.
 //!
-//! This module works on offsets from the start of far memory, and never accesses far memory. All words are relaxed
-//! atomics, because a block's word is written before the program receives the block.
+//! This module works on offsets from the start of far memory, and never accesses far memory. All words are accessed in
+//! relaxed order. This order suffices, because a block's word is written before the program receives the block's
+//! address.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -48,13 +50,13 @@ pub(super) struct Blocks {
     pages: Box<[AtomicU16]>,
     /// A bit for each chunk of far memory, set if the chunk belongs to the heap.
     chunks: Box<[AtomicU64]>,
-    /// Recently freed small blocks. The index is the low bits of a block's offset in steps of [`GRAIN`]. The value is
-    /// the other bits of this number plus one, or 0 for an unused entry.
+    /// Recently freed small blocks. The number of a block is its offset divided by [`GRAIN`]. The low bits of this
+    /// number are the index of the block's entry. The entry holds the other bits plus one, or 0 if it is unused.
     freed: Box<[AtomicU32]>,
 }
 
 impl Blocks {
-    /// Makes a map for `len` bytes of far memory. Parts of the map that were never written use no memory.
+    /// Makes a map for `len` bytes of far memory. Parts of the map that were never written occupy no memory.
     pub(super) fn new(len: usize) -> Blocks {
         Blocks {
             pages: atomics(vec![0u16; len / PAGE]),
@@ -63,7 +65,7 @@ impl Blocks {
         }
     }
 
-    /// Adds the chunks of a range to the heap. They belong to the heap for ever.
+    /// Adds the chunks of a range to the heap. A chunk belongs to the heap for ever.
     pub(super) fn add_chunks(&self, offset: usize, len: usize) {
         for chunk in offset / CHUNK..(offset + len) / CHUNK {
             if let Some(word) = self.chunks.get(chunk / 64) {
@@ -96,7 +98,7 @@ impl Blocks {
         }
     }
 
-    /// Notes that no block starts in these pages any more.
+    /// Notes that no block starts in the pages of this range.
     pub(super) fn clear(&self, offset: usize, len: usize) {
         for page in self.pages.get(offset / PAGE..(offset + len) / PAGE).unwrap_or_default() {
             page.store(0, Relaxed);
@@ -131,7 +133,8 @@ impl Blocks {
         true
     }
 
-    /// Marks the large block at `offset` as freed. Returns false if the map shows no large block there any more.
+    /// Marks the large block at `offset` as freed. Returns false if the map shows no large block at `offset`, because
+    /// another thread has freed the block.
     pub(super) fn take_large(&self, offset: usize) -> bool {
         self.pages.get(offset / PAGE).is_some_and(|page| page.swap(0, Relaxed) == LARGE)
     }

@@ -13,8 +13,8 @@ const CLASSES: usize = 35;
 /// The block size of each class in bytes, in ascending order.
 pub(super) const SIZES: [u16; CLASSES] = sizes();
 
-/// 2^28 divided by the size of each class, rounded up. A multiplication by this factor replaces the division of an
-/// offset in a page by the size. The quotient is exact because 4095 * 14336 < 2^28.
+/// 2^28 divided by the size of each class, rounded up. The division of an offset in a page by the size is replaced by a
+/// multiplication by this factor. The quotient is exact because 4095 * 14336 < 2^28.
 const RECIPROCALS: [u32; CLASSES] = reciprocals();
 
 /// The class of a block. The index is the block's size in multiples of [`GRAIN`].

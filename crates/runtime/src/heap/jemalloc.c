@@ -1,5 +1,5 @@
-/* The parts linked with jemalloc: its options, and near memory for its own data. All its symbols are local to the
- * library, so that none conflicts with those of a program that has its own jemalloc. */
+/* The C code that is linked with jemalloc: jemalloc's options, its mappings for metadata, and its fork handlers. All
+ * symbols are local to the library, so that they do not conflict with the symbols of a program's own jemalloc. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdatomic.h>
@@ -9,25 +9,28 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-/* Read once, when the library is loaded.
- * - narenas: the number of arenas to which src/heap/arena.rs gives extent hooks; no arena without far extents may be
- *   used.
- * - oversize_threshold: no further arena for large blocks, for the same reason.
- * - metadata_thp: with it the caches of threads lie with the metadata, which is near, and not in arena 0, which is far.
- * - dirty_decay_ms: later calls discard freed pages within this time; muzzy pages do not exist here.
- * - cache_oblivious: blocks of whole pages start at a page, and cost no further page.
- * - slab_sizes: longer slabs than the default, since each costs 128 bytes near; at most 512 blocks. */
+/* jemalloc's options. jemalloc reads them once, when the library is loaded.
+ * - narenas: the number of arenas. src/heap/arena.rs gives its extent hooks to each arena. An arena without these
+ *   hooks would allocate near memory, so jemalloc must not create further arenas.
+ * - oversize_threshold: 0, so that jemalloc does not create a further arena for large blocks.
+ * - metadata_thp: auto, which makes jemalloc allocate the caches of threads with its metadata, in near memory.
+ *   Otherwise they would be in arena 0, which is far.
+ * - dirty_decay_ms: the milliseconds within which later calls discard freed pages.
+ * - muzzy_decay_ms: 0, so that there are no muzzy pages (pages that jemalloc discards lazily).
+ * - cache_oblivious: false, so that a block of whole pages starts at a page boundary and needs no additional page.
+ * - slab_sizes: the pages of a slab for each size. Slabs are longer than by default, because each slab needs 128 bytes
+ *   of near memory. A slab has at most 512 blocks. */
 #define OPTIONS \
     "oversize_threshold:0,metadata_thp:auto,dirty_decay_ms:1000,muzzy_decay_ms:0,cache_oblivious:false," \
     "slab_sizes:16-16:2|32-32:4|48-48:6|64-64:8|96-96:6|128-128:8|192-192:6|256-256:8|384-384:6|512-512:8|768-768:6|" \
     "1024-1024:8|1536-1536:6|2048-2048:8|3072-3072:6|4096-4096:8|6144-6144:6|8192-8192:8|12288-12288:6"
 __attribute__((visibility("hidden"))) const char *_rjem_malloc_conf = "narenas:4," OPTIONS;
 
-/* How many arenas there are. Each takes 90 KB of near memory before its first block, and two are as good as four where no
- * more than two threads can allocate at the same time. */
+/* The number of arenas. Each arena needs 90 KB of near memory before its first block. Two arenas suffice if the process
+ * may use at most two processors, because at most two threads allocate at the same time. */
 __attribute__((visibility("hidden"))) unsigned hanare_heap_arenas = 4;
 
-/* Before jemalloc's own constructor, which has no priority. */
+/* Sets the number of arenas. The priority makes this constructor run before jemalloc's own, which has no priority. */
 __attribute__((constructor(101))) static void count_arenas(void) {
     cpu_set_t cpus;
     if (sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) <= 2) {
@@ -36,19 +39,21 @@ __attribute__((constructor(101))) static void count_arenas(void) {
     }
 }
 
-/* The mappings that jemalloc made for itself, so that they can be counted. Each maps a few megabytes, more than the
- * last, and none is returned. */
+/* The mappings that jemalloc made for its metadata. The runtime counts their bytes as local memory. Each mapping has a
+ * few megabytes and is longer than the mapping before. jemalloc never unmaps them. */
 #define MAPS_MAX 256
 __attribute__((visibility("hidden"))) struct {
     _Atomic size_t addr, len;
 } hanare_jemalloc_maps[MAPS_MAX];
 static _Atomic size_t maps;
 
-/* jemalloc needs its metadata on such boundaries, and would map and cut until it has one. */
+/* Alignment of jemalloc's mappings for metadata, in bytes. If a mapping were not aligned, jemalloc itself would map more
+ * memory and unmap the ends. */
 #define BOUNDARY ((size_t)2 << 20)
 
-/* The linker replaces `mmap` by this in our libraries, where only jemalloc calls it. `syscall` may be ours, and would
- * call this function again. */
+/* The linker replaces `mmap` by this function in Hanare's libraries. There, only jemalloc may call `mmap`. This function
+ * uses `syscall`, which may be the one that the preload library defines. If that one called `mmap`, the two functions
+ * would call each other without end. */
 __attribute__((visibility("hidden"))) void *__wrap_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off) {
     if (addr || len % BOUNDARY != 0 || len > SIZE_MAX - BOUNDARY)
         return (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, off);
@@ -67,14 +72,15 @@ __attribute__((visibility("hidden"))) void *__wrap_mmap(void *addr, size_t len, 
     return (void *)(start + lead);
 }
 
-/* No program break for jemalloc: the break may be far, and a request would start the engine, which needs jemalloc. */
+/* Refuses the program break to jemalloc. The break may be far memory, and a request for it would start the engine. But
+ * the start of the engine needs jemalloc. */
 __attribute__((visibility("hidden"))) void *__wrap_sbrk(intptr_t increment) {
     (void)increment;
     return (void *)-1;
 }
 
-/* jemalloc takes its locks around each fork, which writes to some thirty pages. A program without far memory avoids
- * that: only jemalloc's constructor has used those locks. */
+/* jemalloc acquires its locks before each fork, which writes to about thirty pages. The handlers below skip this work if
+ * the program has no far memory. In this case only jemalloc's constructor has used the locks. */
 typedef void handler(void);
 
 extern int __register_atfork(handler *, handler *, handler *, void *);
@@ -82,7 +88,8 @@ extern void *__dso_handle __attribute__((visibility("hidden")));
 
 static handler *lock_all, *unlock_in_parent, *unlock_in_child;
 static _Atomic int is_used;
-/* Whether this thread's fork took the locks. Another thread may open the heap in the middle of a fork. */
+/* Whether the present fork of this thread has acquired jemalloc's locks. `is_used` does not tell this, because another
+ * thread may open the heap during the fork. */
 static _Thread_local int has_locked;
 
 static void before_fork(void) {
@@ -108,8 +115,8 @@ static void after_fork_in_child(void) {
 
 extern handler _rjem_je_jemalloc_prefork __attribute__((weak));
 
-/* The linker replaces `pthread_atfork` by this in our libraries. Handlers of other callers than jemalloc are registered
- * unchanged. */
+/* The linker replaces `pthread_atfork` by this function in Hanare's libraries. For jemalloc, the function registers the
+ * handlers of this file, which call jemalloc's handlers. For other callers it registers their handlers unchanged. */
 __attribute__((visibility("hidden"))) int __wrap_pthread_atfork(handler *prepare, handler *parent, handler *child) {
     if (prepare != _rjem_je_jemalloc_prefork)
         return __register_atfork(prepare, parent, child, &__dso_handle);
@@ -119,15 +126,16 @@ __attribute__((visibility("hidden"))) int __wrap_pthread_atfork(handler *prepare
     return __register_atfork(before_fork, after_fork_in_parent, after_fork_in_child, &__dso_handle);
 }
 
-/* Before the heap's first call of jemalloc. */
+/* Notes that the program has a heap. The runtime calls this before its first call of jemalloc. */
 __attribute__((visibility("hidden"))) void hanare_heap_is_used(void) { is_used = 1; }
 
-/* Must precede the point at which a fork keeps threads out of the engine: a waiting thread may hold a lock of jemalloc. */
+/* Acquires jemalloc's locks for a fork. The runtime calls this before the fork keeps threads out of the engine.
+ * Otherwise a thread that waits to enter the engine could hold one of these locks. */
 __attribute__((visibility("hidden"))) void hanare_heap_before_fork(void) {
     if (lock_all)
         before_fork();
 }
 
-/* Whether the locks were taken, in a fork with a heap. Where this file's handlers are not linked in, jemalloc takes
- * them itself. */
+/* Returns whether the present fork of this thread acquires jemalloc's locks: it has acquired them already, or jemalloc
+ * registered its own handlers because `__wrap_pthread_atfork` is not linked in. */
 __attribute__((visibility("hidden"))) int hanare_heap_is_locked(void) { return has_locked || lock_all == 0; }
