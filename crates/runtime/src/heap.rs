@@ -281,11 +281,13 @@ impl Heap {
     unsafe fn free_other(&self, addr: usize, start: Start) -> Result<(), BadPointer> {
         match start {
             Start::Large if self.blocks.take_large(addr.wrapping_sub(self.base)) => {
-                // SAFETY: a live large block starts at `addr`, and only this thread frees it.
+                // SAFETY: a live large block starts at `addr`. `take_large` succeeds for one thread only, so no other
+                // thread frees it.
                 if unsafe { is_retired(addr) } {
                     return Ok(());
                 }
-                // SAFETY: a live large block starts at `addr`, and only this thread frees it.
+                // SAFETY: a live large block starts at `addr`. `take_large` succeeds for one thread only, so no other
+                // thread frees it.
                 unsafe { arena::free(addr as *mut u8) };
                 Ok(())
             }

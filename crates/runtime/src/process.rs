@@ -2,8 +2,8 @@
 //! The engine runs until the process ends, because the program may access far memory until then.
 //!
 //! Calls by the program run through [`inside`], which blocks signals and enters the gate (the barrier that a fork
-//! closes). A fork waits until all threads have left the gate. This module cannot start an engine. The modules `start`
-//! and `fork` store a function here that starts it at the first use (see `dormant`).
+//! closes). A fork waits until all threads have left the gate. This module cannot start an engine itself. The modules
+//! `start` and `fork` store a function here that starts the engine at its first use (see `dormant`).
 
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering::*};
 
@@ -31,12 +31,12 @@ pub use dormant::{active, ensure_started, is_dormant, is_due, threshold};
 pub(crate) struct State {
     pub(crate) engine: Engine,
     pub(crate) extents: LockCell<Extents>,
-    /// Allocated bytes of `extents`: a copy that can be read without the lock.
+    /// Number of allocated bytes in `extents`. This copy of the number can be read without the lock of `extents`.
     taken: AtomicU64,
-    /// Allocated bytes that the program does not use: address space of the heap without blocks, and the rest of the
-    /// last page of each static array.
+    /// Number of allocated bytes that the program does not use. They are the heap's address space without blocks, and
+    /// the rest of the last page of each static array.
     idle: AtomicU64,
-    /// Bytes of server room that are reserved for the heap ahead of its use.
+    /// Bytes of server room that are reserved for the heap and not yet used by it.
     heap_promised: AtomicU64,
     pub(crate) launch: Launch,
     /// This process' share of the budget that all processes of the run have together.
@@ -108,8 +108,8 @@ pub(crate) fn ready() -> Option<&'static State> {
     state()
 }
 
-/// Takes the copy of the parent's state, in a forked child. Afterwards this process has no state. The threads that used
-/// the parent's engine do not exist in the child.
+/// Returns the state that a forked child inherited from its parent. Afterwards this process has no state. The threads
+/// that used the parent's engine do not exist in the child.
 pub(crate) fn take() -> Option<Box<State>> {
     let state = STATE.swap(std::ptr::null_mut(), AcqRel);
     // SAFETY: the pointer comes from a leaked box. The calling thread is the only thread of the child, and it holds no
@@ -117,8 +117,9 @@ pub(crate) fn take() -> Option<Box<State>> {
     (!state.is_null()).then(|| unsafe { Box::from_raw(state) })
 }
 
-/// Runs `work` inside the gate, with signals blocked. If the thread's stack is far, runs `work` on a near stack: a
-/// fault on the far stack could wait for a lock that the thread itself holds. `work` must not borrow from that stack.
+/// Runs `work` inside the gate, with signals blocked. If the thread's stack is far, runs `work` on a stack in near
+/// memory. A fault on the far stack could wait for a lock that the thread itself holds. So `work` must not borrow from
+/// the thread's stack.
 pub(crate) fn inside<T>(work: impl FnOnce() -> T) -> T {
     let _mask = SignalMask::block_all();
     let enter = move || {
@@ -143,8 +144,8 @@ pub(crate) fn offset_of(addr: usize) -> Option<usize> {
     state()?.engine.view().offset_of(addr)
 }
 
-/// Returns the offset of an address in the reservation. Returns `None` for any other address, even for a far address in
-/// a static array.
+/// Returns the offset of an address in the reserved address space. Returns `None` for any other address, even for a far
+/// address in a static array.
 pub(crate) fn allocated_offset(addr: usize) -> Option<usize> {
     offset_of(addr).filter(|_| places::is_reserved(addr))
 }
@@ -154,7 +155,7 @@ pub fn trap_signal() -> Option<i32> {
     Some(TRAP.load(Relaxed)).filter(|&signal| signal != 0)
 }
 
-/// Notes that accesses trap by this signal from now on.
+/// Notes that from now on accesses trap by this signal.
 pub(crate) fn traps_by(signal: i32) {
     TRAP.store(signal, Release);
 }

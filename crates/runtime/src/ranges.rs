@@ -71,10 +71,10 @@ pub fn claim(addr: usize, len: usize) -> Result<(), i32> {
 /// Frees the far allocation that starts at `addr`. Returns false if no allocation starts there. Fetches no page.
 ///
 /// # Safety
-/// If an allocation starts at `addr`, the caller owns it, and nothing uses or borrows it any more.
+/// If an allocation starts at `addr`, the caller owns the allocation, and nothing uses or borrows it from now on.
 pub unsafe fn free(addr: usize) -> bool {
     let Some(state) = ready().filter(|_| active() && places::is_reserved(addr)) else { return false };
-    // The view is not asked for the offset, because the first page may have become ordinary memory.
+    // If the first page became ordinary memory, the view knows no offset for `addr`. So the offset is computed here.
     let offset = addr - places::base();
     inside(move || {
         let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
@@ -89,12 +89,12 @@ pub unsafe fn free(addr: usize) -> bool {
 /// Frees a page-aligned range of far memory, as munmap does. The range may be a part of one or more allocations.
 ///
 /// # Safety
-/// The caller owns the range, and nothing uses or borrows it any more.
+/// The caller owns the range, and nothing uses or borrows the range from now on.
 pub unsafe fn release(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     if !places::is_reserved(addr) {
-        // The range is a part of a static array. The array loses its pages and its access, and stays allocated.
-        // SAFETY: the caller owns the range, and nothing uses or borrows it any more.
+        // The range is a part of a static array. It loses its pages and becomes inaccessible, but stays allocated.
+        // SAFETY: the caller promises that it owns the range, and that nothing uses or borrows the range from now on.
         unsafe { discard(addr, len) };
         return inside(move || {
             state.engine.view().set_access(Span { offset, len }, Prot::NONE);
@@ -210,8 +210,9 @@ fn permits(addr: usize, write: bool) -> bool {
     inside(move || state.engine.view().permits(offset, write))
 }
 
-/// Returns the end of the longest range from `at` on in which the program allows reads, or writes if `write` is true.
-/// The result is at most `end`. Memory that is not far counts as accessible, because the kernel itself checks it.
+/// Returns the end of the accessible range that starts at `at`. In this range the program allows reads, or writes if
+/// `write` is true. The result is at most `end`. Memory that is not far counts as accessible, because the kernel itself
+/// checks it.
 pub fn open_until(at: usize, end: usize, write: bool) -> usize {
     let Some(state) = ready().filter(|state| state.engine.view().has_restrictions()) else { return end };
     inside(move || {
@@ -227,7 +228,7 @@ pub fn open_until(at: usize, end: usize, write: bool) -> usize {
     })
 }
 
-/// Prefetches pages of a range, as many as local memory has room for.
+/// Prefetches as many pages of a range as local memory has room for.
 pub fn will_need(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     inside(move || {

@@ -1,5 +1,5 @@
-//! Starts the engine of a process, at once or at the first use of far memory. A forked child also starts its engine by
-//! functions of this module.
+//! Starts the engine of a process, immediately or at the first use of far memory. A forked child also starts its engine
+//! by functions of this module.
 
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
@@ -28,7 +28,7 @@ pub use error::StartError;
 pub(crate) use parts::{open_mechanism, open_store};
 use parts::{open_pager, open_threads, open_trap, open_view};
 
-/// Most file descriptors that a start with a private server uses at a time.
+/// Maximum number of file descriptors that a start with a private server uses at a time.
 const DESCRIPTORS: usize = 18;
 /// Additional file descriptors for each memory server.
 const DESCRIPTORS_PER_SERVER: usize = 3;
@@ -52,8 +52,8 @@ fn consider(settings: &Settings) -> Result<(Features, Mode, Plan), StartError> {
 }
 
 /// Returns an error if small allocations would be far and system calls cannot access far pages. The C library accesses
-/// some small blocks with all signals blocked (a new thread's number). It waits on others in the kernel (condition
-/// variables). If such a block were far, the program would end.
+/// some small blocks while all signals are blocked, for example to store a new thread's number. On other blocks it
+/// waits in the kernel (condition variables). If such a block were far, the process would end.
 fn check_far(settings: &Settings, mode: Mode, features: &Features) -> Result<(), StartError> {
     if settings.far < FAR_LARGE && !choose::system_calls_work(mode, features) {
         return Err(StartError::Far { mode });
@@ -130,7 +130,8 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     let seat = join(&launch)?;
     let (base, len) = (engine.view().base(), engine.view().len());
     places::are_reserved(base, len);
-    // If the C library's table is full, the counters miss the last tenth of a second of the run.
+    // If the C library's table of exit functions is full, `at_exit` never runs. The counters then miss the last tenth
+    // of a second.
     // SAFETY: `at_exit` is a plain function, and the library that contains it stays loaded.
     unsafe { libc::atexit(at_exit) };
     set_state(engine, (Extents::new(plan.reserve as u64), 0), launch, seat, senders)?;
@@ -140,8 +141,8 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
 }
 
 /// Returns the kinds of I/O that the program must not use. If the kernel cannot detect transfers, a page could be
-/// evicted during a transfer. So asynchronous I/O is refused then. Direct I/O is refused too in thread mode; in the
-/// other modes it goes through copies in near memory.
+/// evicted during a transfer. In this case asynchronous I/O is refused. In thread mode direct I/O is refused too. In
+/// the other modes direct I/O goes through copies in near memory.
 fn refused_io(mode: Mode, features: &Features) -> Option<Refused> {
     match mode {
         Mode::Sigsegv => Some(Refused::AsyncIo),
@@ -179,9 +180,9 @@ pub(crate) fn set_state(
     open_threads(state, senders).map_err(StartError::Thread)
 }
 
-/// Defers the start to the first far allocation. Many programs never allocate far memory, and they need not wait for a
-/// start. Only thread mode allows this. In other modes far memory starts now, because the program could otherwise
-/// install a handler for the fault signal first.
+/// Defers the start to the first far allocation. A program that never allocates far memory then need not wait for a
+/// start. Only thread mode allows a deferred start. In other modes far memory starts now. Otherwise the program could
+/// first install its own handler for the fault signal.
 ///
 /// # Errors
 /// The reason why far memory cannot be started ([`StartError`]).
@@ -190,8 +191,8 @@ pub fn start_later(environment: Environment) -> Result<(), StartError> {
     if mode != Mode::Thread {
         return start_now(&environment);
     }
-    // The filter must be in force before the program opens a file. Direct I/O on a file that is already open cannot be
-    // refused.
+    // This system call filter must be in force before the program opens a file. Direct I/O on a file that is already
+    // open cannot be refused.
     if !Features::kernel_moves(&disabled) {
         filter::refuse(Refused::AsyncAndDirectIo).map_err(StartError::Filter)?;
     }

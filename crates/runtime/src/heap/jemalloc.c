@@ -47,13 +47,13 @@ __attribute__((visibility("hidden"))) struct {
 } hanare_jemalloc_maps[MAPS_MAX];
 static _Atomic size_t maps;
 
-/* Alignment of jemalloc's mappings for metadata, in bytes. If a mapping were not aligned, jemalloc itself would map more
- * memory and unmap the ends. */
+/* Alignment of jemalloc's mappings for metadata, in bytes. If a mapping were not aligned, jemalloc itself would map
+ * more memory and unmap the ends. */
 #define BOUNDARY ((size_t)2 << 20)
 
-/* The linker replaces `mmap` by this function in Hanare's libraries. There, only jemalloc may call `mmap`. This function
- * uses `syscall`, which may be the one that the preload library defines. If that one called `mmap`, the two functions
- * would call each other without end. */
+/* The linker replaces `mmap` by this function in Hanare's libraries. Only jemalloc may call `mmap` in these libraries.
+ * This function uses `syscall`, which may be the function that the preload library defines. If that function called
+ * `mmap`, the two functions would call each other without end. */
 __attribute__((visibility("hidden"))) void *__wrap_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off) {
     if (addr || len % BOUNDARY != 0 || len > SIZE_MAX - BOUNDARY)
         return (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, off);
@@ -79,8 +79,8 @@ __attribute__((visibility("hidden"))) void *__wrap_sbrk(intptr_t increment) {
     return (void *)-1;
 }
 
-/* jemalloc acquires its locks before each fork, which writes to about thirty pages. The handlers below skip this work if
- * the program has no far memory. In this case only jemalloc's constructor has used the locks. */
+/* jemalloc acquires its locks before each fork, which writes to about thirty pages. The handlers below skip this work
+ * if the program has no far memory. In this case only jemalloc's constructor has used the locks. */
 typedef void handler(void);
 
 extern int __register_atfork(handler *, handler *, handler *, void *);

@@ -1,6 +1,6 @@
-//! Counts the allocated bytes of far memory, and the *far bytes*, which are those that the program can access. Updates
-//! the counters, the program's resource limits and the budget after each change. Reserves room on the servers for
-//! allocations.
+//! Counts the allocated bytes of far memory, and the *far bytes*: the allocated bytes that the program can access.
+//! After each change, updates the counters, the program's resource limits and the budget. Reserves room on the servers
+//! for allocations.
 
 use std::sync::atomic::Ordering::*;
 
@@ -16,8 +16,8 @@ use crate::promise::Refusal;
 const HEAP_AHEAD: u64 = 256 << 10;
 
 impl State {
-    /// Checks whether `more` bytes can be allocated: the program's resource limits allow them, and the servers have
-    /// room for them.
+    /// Checks whether `more` bytes can be allocated: the program's resource limits must allow them, and the servers
+    /// must have room for them.
     pub(crate) fn promises(&self, more: usize, overcommit: Overcommit, refusal: Refusal) -> bool {
         // A request larger than the address space fails in any case, so the servers are not asked.
         if more > places::len() {
@@ -111,8 +111,8 @@ impl State {
         }
     }
 
-    /// Balances the budget among the processes of the run ([`Seat::balance`]). A thread inside the gate calls it
-    /// periodically.
+    /// Balances the budget among the processes of the run ([`Seat::balance`]). A thread inside the gate (the barrier
+    /// that a fork closes) calls this function periodically.
     pub(crate) fn balance(&self) {
         let wants = self.far_bytes() + 2 * self.launch.least_bytes();
         self.seat.balance(wants, |share| {

@@ -1,4 +1,5 @@
-//! Whether far memory is available, which allocations are large enough for it, and its deferred start at the first use.
+//! Records whether far memory is available and which allocations become far. Carries out a deferred start when far
+//! memory is first used.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
 
@@ -10,12 +11,12 @@ use crate::gate;
 
 /// Smallest allocation that becomes far, in bytes. `usize::MAX` while far memory is not available.
 static THRESHOLD: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// Bytes of large allocations that stay near before far memory is started. Many short programs allocate one or two
-/// buffers of 128 KiB. Starting far memory takes longer than such a program runs.
+/// Total bytes of large allocations that are made in near memory before far memory is started. Many short programs
+/// allocate one or two buffers of 128 KiB. Starting far memory takes longer than such a program runs.
 const NEAR_FIRST: usize = 1 << 20;
 /// Whether far memory is being started.
 static IS_STARTING: AtomicBool = AtomicBool::new(false);
-/// Bytes of large allocations that stayed near so far.
+/// Total bytes of large allocations that were made in near memory so far.
 static NEAR_SO_FAR: AtomicUsize = AtomicUsize::new(0);
 /// The function that starts the engine at its first use. Unset after the start, or if the start is not deferred.
 static STARTER: Call = Call::none();
@@ -50,8 +51,8 @@ impl Call {
     }
 }
 
-/// Checks whether far memory is available. It is not available before the start, and in a forked child that cannot
-/// share its parent's far memory.
+/// Checks whether far memory is available. Far memory is not available before its start, nor in a forked child that
+/// cannot share its parent's far memory.
 #[inline]
 pub fn active() -> bool {
     THRESHOLD.load(Relaxed) != usize::MAX
@@ -64,7 +65,8 @@ pub fn threshold() -> usize {
 }
 
 /// Checks whether an allocation of `size` bytes must be far now. The caller has checked that `size` reaches the
-/// threshold. With the default threshold, the first MiB of such allocations stays near and does not start far memory.
+/// threshold. With the default threshold, the first MiB of such allocations is near memory and does not start far
+/// memory.
 #[inline]
 pub fn is_due(size: usize) -> bool {
     !STARTER.is_set() || is_due_by(size)
@@ -73,7 +75,7 @@ pub fn is_due(size: usize) -> bool {
 #[cold]
 fn is_due_by(size: usize) -> bool {
     // The start waits until each new thread of Hanare is registered. A thread that is not yet registered makes small
-    // allocations. They must be near, because far memory is not started yet.
+    // allocations. These allocations must be near, because far memory is not started yet.
     if IS_STARTING.load(Acquire) && size < FAR_LARGE {
         return false;
     }
@@ -105,7 +107,7 @@ fn bring_up() {
     let _mask = SignalMask::block_all();
     gate::close();
     if let Some(start) = STARTER.get() {
-        // While `OWN` is set, allocations of this thread are near.
+        // While `OWN` is set, this thread allocates near memory.
         OWN.set(true);
         IS_STARTING.store(true, Release);
         begins();

@@ -1,5 +1,5 @@
-//! Calls for the heap. The heap allocates address space ahead of its use. Only the parts in which it has blocks count
-//! as far bytes.
+//! Functions that the heap calls. The heap allocates address space before it needs the space. Only the parts with
+//! blocks count as far bytes.
 
 use crate::places;
 use crate::process::{active, inside, offset_of, ready};
@@ -32,13 +32,13 @@ pub(crate) fn heap_uses(len: usize) -> bool {
 /// not consist of whole units.
 ///
 /// # Safety
-/// The caller owns the range, and nothing uses or borrows it any more.
+/// The caller owns the range, and nothing uses or borrows the range from now on.
 pub(crate) unsafe fn heap_forgets(addr: usize, len: usize) -> bool {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return false };
     if !offset.is_multiple_of(state.granularity) || !len.is_multiple_of(state.granularity) {
         return false;
     }
-    // SAFETY: the caller owns the range, and nothing uses or borrows it any more.
+    // SAFETY: the caller promises that it owns the range, and that nothing uses or borrows the range from now on.
     unsafe { heap_discards(addr, len) };
     inside(move || {
         state.idles_more(len as u64);
@@ -47,7 +47,7 @@ pub(crate) unsafe fn heap_forgets(addr: usize, len: usize) -> bool {
     })
 }
 
-/// Discards the whole units inside a range of the heap. They read as zeroes afterwards.
+/// Discards the whole units inside a range of the heap. These units read as zeroes afterwards.
 ///
 /// # Safety
 /// The caller owns the range, and nothing borrows it or relies on its bytes.

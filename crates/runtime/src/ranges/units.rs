@@ -1,5 +1,5 @@
-//! Discards a range of bytes. Units that lie completely in the range are discarded. Other bytes of the range, at its
-//! edges, are zeroed in place.
+//! Discards a range of bytes. Units that lie completely in the range are discarded. The bytes at the edges of the
+//! range, in other units, are zeroed in place.
 
 use hanare_sys::copy;
 use hanare_sys::map::Prot;
@@ -46,7 +46,7 @@ impl State {
         }
     }
 
-    /// Zeroes whole pages of the operating system in place. If the program protected a page, allows writes to it
+    /// Zeroes whole pages of the operating system in place. If the program protected a page, makes the page writable
     /// meanwhile.
     fn zero_pages(&self, offset: usize, len: usize) {
         let view = self.engine.view();
@@ -56,7 +56,7 @@ impl State {
             if left != Prot::READ_WRITE {
                 view.set_access(page, Prot::READ_WRITE);
             }
-            // SAFETY: the caller owns this far memory and no longer needs its bytes. The page is writable now.
+            // SAFETY: the caller owns this far memory and does not need its bytes. The page is writable now.
             view.windows().runs(page, |addr, part| unsafe { copy::zero(addr as *mut u8, part.len) });
             if left != Prot::READ_WRITE {
                 view.set_access(page, left);
@@ -64,7 +64,7 @@ impl State {
         }
     }
 
-    /// Makes a range available to new allocations. Leaves out foreign mappings in the range, which belong to the
+    /// Makes a range available to new allocations. Leaves out foreign mappings in the range, because they belong to the
     /// program.
     pub(super) fn give_back(&self, offset: usize, len: usize) {
         let windows = self.engine.view().windows();

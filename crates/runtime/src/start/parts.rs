@@ -112,8 +112,8 @@ pub(super) fn open_threads(state: &'static State, senders: Vec<Sender>) -> std::
 }
 
 /// The main function of the holder thread, which keeps a second descriptor of userfaultfd open. If the program closes
-/// Hanare's descriptor by its own system call, absent pages still trap, and the keeper thread notices the loss. Without
-/// the holder thread, the program would read zeroes from absent pages.
+/// Hanare's descriptor by a direct system call, absent pages still trap. The keeper (the thread that maintains the
+/// links to the servers) notices the loss. Without the holder thread, the program would read zeroes from absent pages.
 fn hold_descriptors() {
     let _mask = SignalMask::block_all();
     if descriptors::hold() {
