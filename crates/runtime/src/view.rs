@@ -3,10 +3,10 @@
 //! view.
 //!
 //! The engine uses a view only through the trait [`View`]. Two types implement this trait on live memory.
-//! [`Userfaultfd`] uses private anonymous memory. It copies pages in, or moves whole frames in and out, and
-//! write-protects clean pages. [`Doubled`] (sigsegv mode) uses shared memory that is mapped twice. It fills pages
-//! through the second mapping, which never traps. [`Base`] is the common part of both types. This module makes no
-//! decisions, allocates nothing on a fault path and knows nothing of servers.
+//! [`Userfaultfd`] uses private anonymous memory. It copies pages into the view, or moves whole frames into and out of
+//! the view. It write-protects clean pages. [`Doubled`] (sigsegv mode) uses shared memory that is mapped twice. It
+//! fills pages through the second mapping, which never traps. Both types contain a [`Base`], which holds their common
+//! part. This module makes no decisions about pages, allocates nothing on a fault path and does not know the servers.
 
 mod access;
 mod base;
@@ -43,12 +43,12 @@ pub(crate) trait View {
     /// Returns the offset of an address in far memory. Returns `None` for an address outside far memory.
     fn offset_of(&self, addr: usize) -> Option<usize>;
 
-    // ---- memory beside the view -------------------------------------------------------------------------------------
+    // ---- memory outside the view ------------------------------------------------------------------------------------
 
     /// Returns the address of a frame's bytes.
     fn frame(&self, frame: FrameId) -> *mut u8;
 
-    /// Returns a frame's memory to the system.
+    /// Gives a frame's memory back to the kernel.
     fn empty_frame(&self, frame: FrameId);
 
     /// Returns the number of places for pages that are moved aside. A place has the size of a unit.
@@ -57,45 +57,45 @@ pub(crate) trait View {
     /// Returns the address of a place for a page that is moved aside. `place` is the index of the place.
     fn aside(&self, place: usize) -> *const u8;
 
-    /// Drops the pages in `count` places, from the place with index `first` on.
+    /// Drops the pages in `count` places. `first` is the index of the first place.
     fn drop_aside(&self, first: usize, count: usize);
 
     /// Returns the address of a range of zeroes with the length of the largest page. Nothing writes to the range.
     fn zeroes(&self) -> *const u8;
 
     /// Returns the address at which the bytes of an absent page can be received without a copy. Returns `None` if the
-    /// bytes must be received in a buffer and copied in.
+    /// bytes must be received in a buffer and then copied into the view.
     fn receive_place(&self, offset: usize) -> Option<*mut u8>;
 
     // ---- into view --------------------------------------------------------------------------------------------------
 
     /// Fills absent pages with the bytes at `from`, and wakes the threads that wait for these pages. A page that is
-    /// present already keeps its bytes. Returns false if a page was present already or could not be protected. The
-    /// whole span is then open for writing.
+    /// present already keeps its bytes. Returns false if a page was present already or could not be write-protected. In
+    /// this case the whole span is open for writing.
     ///
     /// # Safety
     /// `from` points to `span.len` readable bytes that do not change. The pages are in transit, and no other call fills
     /// them.
     unsafe fn copy_in(&self, span: Span, from: *const u8, writable: bool) -> bool;
 
-    /// Moves a frame's bytes into an absent page. The frame is empty afterwards. Returns false if the page had to be
-    /// protected and is open for writing instead.
+    /// Moves a frame's bytes into an absent page. The frame is empty afterwards. Returns false if the page should be
+    /// write-protected but is open for writing.
     ///
     /// # Safety
     /// The page is in transit, the frame is filled, and no other call uses either of them.
     unsafe fn move_in(&self, span: Span, frame: FrameId, writable: bool) -> bool;
 
-    /// Maps pages whose bytes were received through [`Self::receive_place`], or which were write-protected, into the
-    /// view. Returns false if the pages had to be protected and are open for writing instead.
+    /// Maps pages into the view. Their bytes were received through [`Self::receive_place`], or the pages were
+    /// write-protected before. Returns false if the pages should be write-protected but are open for writing.
     #[must_use = "pages that are open for writing count as dirty"]
     fn show(&self, span: Span, writable: bool) -> bool;
 
-    /// Makes pages accessible again that trapped although they are in view. Returns false, and changes nothing, if the
-    /// call would open a page for writing that must stay protected.
+    /// Makes pages in view accessible again, after an access to them trapped. Returns false, and changes nothing, if
+    /// this would open a page for writing that must stay write-protected.
     #[must_use = "pages that are not shown go on trapping"]
     fn show_again(&self, span: Span, writable: bool) -> bool;
 
-    /// Opens a protected page for writing, and wakes the threads that wait to write to it.
+    /// Opens a write-protected page for writing, and wakes the threads that wait to write to it.
     fn open(&self, span: Span);
 
     /// Wakes the threads that wait for a page.
@@ -105,15 +105,16 @@ pub(crate) trait View {
 
     /// Moves a page out of view into an empty frame, atomically with respect to writes. `clean` says that the page is
     /// not open for writing. The frame receives the bytes of a clean page too. Returns false if a transfer holds the
-    /// page. The page is then in view, unchanged.
+    /// page. In this case the page stays in view, unchanged.
     ///
     /// # Safety
     /// The page is in transit, the frame is empty, and no other call uses either of them.
     #[must_use = "a page that stays is still in view"]
     unsafe fn move_out(&self, span: Span, frame: FrameId, clean: bool) -> bool;
 
-    /// Moves dirty base pages out of view to the places from index `place` on, atomically with respect to writes. This
-    /// changes the page table once. To write-protect the pages and drop them later would change it twice.
+    /// Moves dirty base pages out of view to the places from index `place` on, atomically with respect to writes. A
+    /// move changes the page table once. Write-protecting the pages and dropping them later would change the page table
+    /// twice.
     ///
     /// # Safety
     /// The pages are in transit, in view and open for writing. The places are empty. No other call uses the pages or
@@ -123,7 +124,7 @@ pub(crate) trait View {
     /// Write-protects pages in view. Later writes trap and wait.
     fn write_protect(&self, span: Span);
 
-    /// Returns the address of a write-protected page's bytes. Returns `None` if they cannot be read in place.
+    /// Returns the address of a write-protected page's bytes. Returns `None` if the bytes cannot be read in place.
     fn protected_bytes(&self, span: Span) -> Option<*const u8>;
 
     /// Copies the bytes of a write-protected page to `to`.
@@ -132,7 +133,7 @@ pub(crate) trait View {
     /// The page is write-protected and present. `to` points to `span.len` writable bytes that only the caller uses.
     unsafe fn read(&self, span: Span, to: *mut u8);
 
-    /// Drops write-protected or clean pages from the view, with few system calls. Their bytes are lost.
+    /// Drops write-protected or clean pages from the view, with few system calls. The bytes of these pages are lost.
     fn drop_together(&self, spans: &mut dyn Iterator<Item = Span>);
 }
 
@@ -144,8 +145,8 @@ pub(crate) enum Moved {
     Gone,
     /// A transfer holds a page. All pages are in view, unchanged.
     Stays,
-    /// The kernel cannot move these pages. They are in view, unchanged. The caller can write-protect, copy and drop
-    /// them instead.
+    /// The kernel cannot move these pages. All pages are in view, unchanged. The caller can write-protect, copy and
+    /// drop them instead.
     Unmovable,
 }
 
@@ -175,26 +176,26 @@ fn own_memory_advice(errno: Errno) -> &'static str {
 pub(crate) struct Program {
     /// Returns whether the program has a single thread.
     pub(crate) is_alone: fn() -> bool,
-    /// Returns evidence that no code of the program runs. Returns `None` if code of the program may run.
+    /// Returns evidence that no code of the program runs now. Returns `None` if code of the program may be running.
     pub(crate) still: fn() -> Option<Still>,
     /// Returns how often the kernel has scheduled the program's first thread onto a CPU. Returns `None` if the kernel
-    /// does not tell.
+    /// does not report this number.
     pub(crate) arrivals: fn() -> Option<thread::Arrivals>,
 }
 
-/// Evidence that no code of the program runs at the time of the question.
+/// Evidence that no code of the program ran when `Program::still` was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Still {
     /// The program's only thread is the calling thread. It runs the engine with signals blocked.
     Here,
-    /// The program's only thread was on no CPU. The number counts how often the kernel had scheduled it. While this
-    /// number stays the same, the thread has not run.
+    /// The program's only thread was not on a CPU. The number counts how often the kernel had scheduled this thread.
+    /// While the number stays the same, the thread has not run.
     OffCpu(thread::Arrivals),
 }
 
 impl Still {
-    /// Checks whether the program has still not run. `arrivals` returns how often the program's first thread has been
-    /// scheduled. A program whose only thread did not run cannot have started a second thread.
+    /// Checks whether the program has not run since `self` was determined. `arrivals` returns how often the program's
+    /// first thread has been scheduled. A program whose only thread did not run cannot have started a second thread.
     fn holds(self, arrivals: fn() -> Option<thread::Arrivals>) -> bool {
         match self {
             Still::Here => true,
@@ -230,7 +231,8 @@ macro_rules! ask {
 }
 
 impl LiveView {
-    /// Reserves and registers far memory and its frames. `batches` says whether `process_madvise` can drop pages.
+    /// Reserves and registers the address space of far memory and of the frames. `batches` tells whether
+    /// `process_madvise` can drop pages.
     pub(crate) fn new(
         mechanism: Mechanism,
         sizes: Sizes,
@@ -245,8 +247,8 @@ impl LiveView {
     }
 
     /// Makes `addr..addr + span.len` an alias mapping: the program accesses `span` at `addr` and no longer in the
-    /// reservation. Replaces the mapping that exists at `addr`. `span` was never used. After an error the address range
-    /// is ordinary zeroed memory, or nothing is mapped there.
+    /// reservation. Replaces the mapping that exists at `addr`. The program must not have used `span` before. After an
+    /// error, the range at `addr` is ordinary zeroed memory or is not mapped.
     ///
     /// # Safety
     /// The address range consists of whole pages. The caller owns the range and its contents. Nothing accesses the
@@ -256,8 +258,8 @@ impl LiveView {
         ask!(self, view => unsafe { view.add_window(addr, span) })
     }
 
-    /// Excludes `span` from far memory for ever. None of its pages is in view. The caller maps other memory at its
-    /// addresses afterwards.
+    /// Excludes `span` from far memory for ever. No page of `span` may be in view. The caller maps other memory at the
+    /// addresses of `span` afterwards.
     pub(crate) fn puncture(&self, span: Span) {
         match self {
             LiveView::Userfaultfd(view) => view.windows.puncture(span),

@@ -10,8 +10,9 @@ use crate::span::Span;
 const USUAL: Prot = Prot::READ_WRITE;
 
 impl LiveView {
-    /// Changes the program's access to a range of its far memory. In sigsegv mode without guards, every page of the
-    /// range then traps once more. [`super::View::show_again`] shows it with the access that the program allows.
+    /// Changes the program's access to a range of its far memory. In sigsegv mode without guards, the next access to
+    /// each page of the range then traps. [`super::View::show_again`] makes the page accessible as far as the program
+    /// allows.
     ///
     /// # Errors
     /// The errno with which the kernel refuses the change.
@@ -34,8 +35,8 @@ impl LiveView {
         };
         let mut refused = None;
         self.windows.runs(span, |addr, part| {
-            // SAFETY: the range is a part of far memory, and the program that owns it asks for this change. A change of
-            // protection keeps the contents.
+            // SAFETY: the range is a part of far memory. The program owns the range and asks for this change. A change
+            // of protection keeps the contents.
             let answer = unsafe { map::protect(addr, part.len, prot) };
             refused = refused.or(answer.err());
         });
@@ -48,8 +49,8 @@ impl LiveView {
         Ok(())
     }
 
-    /// Sets the program's access to a range. Retries until the kernel grants the change, because the caller cannot
-    /// continue without the change.
+    /// Sets the program's access to a range. Retries until the kernel accepts the change, because the caller cannot
+    /// continue without it.
     pub(crate) fn set_access(&self, span: Span, prot: Prot) {
         insist("change the access to far memory", || self.restrict(span, prot.0).map_err(hanare_sys::Errno));
     }
@@ -63,7 +64,7 @@ impl LiveView {
 }
 
 impl Base {
-    /// Returns the allocated bytes that the program has made inaccessible, or replaced by a mapping of its own.
+    /// Returns how many allocated bytes the program has made inaccessible, or has replaced by mappings of its own.
     pub(crate) fn idle_bytes(&self) -> usize {
         self.restrictions.closed_bytes() + self.windows.hole_bytes()
     }

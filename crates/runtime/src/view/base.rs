@@ -34,7 +34,7 @@ pub(crate) struct Sizes {
     pub(crate) aside_units: usize,
 }
 
-/// The part of a view that does not depend on its trap.
+/// The part of a view that does not depend on how accesses trap.
 pub(crate) struct Base {
     pub(super) base: usize,
     pub(super) sizes: Sizes,
@@ -43,8 +43,8 @@ pub(crate) struct Base {
     huge: bool,
     pools: Pools,
     pub(super) zeroes: usize,
-    /// `/proc/self/mem`, by which pages are read that the program made inaccessible. It is opened at the start, because
-    /// the program may later have used up all descriptors.
+    /// `/proc/self/mem`, through which the view reads pages that the program made inaccessible. The file is opened at
+    /// the start, because the program may later have used up all descriptors.
     memory: Result<OwnMemory, Errno>,
     pub(super) restrictions: Restrictions,
     pub(super) program: Program,
@@ -93,8 +93,8 @@ impl Base {
     /// frames are empty at the fork, so no bytes are lost.
     pub(super) fn with_own_frames(self) -> Result<Self, ViewError> {
         let pools = Pools::new(&self.sizes)?;
-        // Without `/proc` the file cannot be opened. The run then ends only when a page that the program made
-        // inaccessible must be evicted.
+        // Without `/proc`, `OwnMemory::open` fails. The run then ends only if a page that the program made inaccessible
+        // must be evicted.
         Ok(Self { pools, memory: OwnMemory::open(), ..self })
     }
 
@@ -114,14 +114,14 @@ impl Base {
     /// Advises the kernel (madvise) about a range of the view or about a pool: no inheritance by forked children, no
     /// core dumps, and huge pages or none.
     pub(super) fn advise(&self, addr: usize, len: usize) -> Result<(), ViewError> {
-        // MOVE requires an empty destination. If small frames or places shared a huge page, the first write to one of
-        // them would fill all others. So these pools have no huge pages.
+        // MOVE requires an empty destination. If several small frames or places shared a huge page, the first write to
+        // one would also fill the others. So these pools have no huge pages.
         let is_shared_pool = addr == self.pools.small || addr == self.pools.aside;
         let shares_huge = is_shared_pool && !self.sizes.unit.is_multiple_of(HUGE_PAGE);
         let size = if self.huge && !shares_huge { Advice::HugePage } else { Advice::NoHugePage };
         for advice in [size, Advice::DontFork, Advice::DontDump] {
-            // SAFETY: the range is a mapping of far memory or of a pool. None of the three kinds of advice changes its
-            // contents.
+            // SAFETY: the range is a mapping of far memory or of a pool. None of the three kinds of advice changes the
+            // contents of the range.
             let advised = again(|| unsafe { map::advise(addr, len, advice) });
             // A kernel without huge pages rejects advice about huge pages. The error does no harm.
             let unknown = advice == size && advised == Err(Errno(libc::EINVAL));
@@ -182,7 +182,7 @@ impl Base {
         (self.pools.aside + place * self.sizes.unit) as *const u8
     }
 
-    /// Copies pages to `to` that the program made inaccessible by `mprotect`.
+    /// Copies the bytes of pages to `to`. The program made these pages inaccessible by `mprotect`.
     ///
     /// # Safety
     /// The pages are write-protected and present. `to` points to `span.len` writable bytes that only the caller uses.
@@ -221,7 +221,7 @@ pub(super) fn drop_pages(addr: usize, len: usize) {
 }
 
 /// Drops pages after the kernel refused a first attempt with the errno `first`. Retries until an attempt succeeds.
-/// Returns without a retry if nothing is mapped in the range any more.
+/// Returns without a retry if the range is not mapped now.
 #[cold]
 pub(super) fn drop_refused(addr: usize, len: usize, first: Errno) {
     let mut patience = Patience::to("drop pages");

@@ -23,9 +23,9 @@ use crate::span::Span;
 pub(crate) enum Protection {
     /// The protection of each page traps. This costs up to two mappings for each page in view.
     Pages,
-    /// Guards trap, which are marks of the kernel in the page table.
+    /// Guards trap. A guard is a mark of the kernel in the page table.
     Guards {
-        /// Most mappings that may be spent on the detection of writes to clean pages.
+        /// Maximum number of mappings that the detection of writes to clean pages may cost.
         mappings: usize,
     },
 }
@@ -182,7 +182,7 @@ impl Doubled {
         true
     }
 
-    /// Makes every access of the program to these pages trap. Their bytes stay in the memfd.
+    /// Makes every access of the program to these pages trap. The bytes of the pages stay in the memfd.
     pub(super) fn write_protect(&self, span: Span) {
         match &self.guards {
             Some(_) => self.guard(span),
@@ -199,8 +199,8 @@ impl Doubled {
     /// # Safety
     /// The conditions of [`super::View::read`] hold.
     pub(super) unsafe fn read(&self, span: Span, to: *mut u8) {
-        // SAFETY: the second mapping has the bytes of the page. The page is write-protected, so they do not change. The
-        // caller guarantees `span.len` writable bytes at `to`.
+        // SAFETY: the second mapping has the bytes of the page. The page is write-protected, so the bytes do not
+        // change. The caller guarantees `span.len` writable bytes at `to`.
         unsafe { copy::copy(self.behind(span.offset), to, span.len) };
     }
 

@@ -12,7 +12,7 @@ use hanare_paging::{FrameId, limits};
 use super::{Moved, View};
 use crate::span::{OS_PAGE, Span};
 
-/// The byte that fills memory without valid contents. A read by the program that returns it shows a bug.
+/// The byte that fills memory without valid contents. If a read by the program returns this byte, there is a bug.
 const POISON: u8 = 0xDB;
 
 /// The sizes and abilities of a simulated view.
@@ -25,7 +25,8 @@ pub(crate) struct Shape {
     /// Whether base pages are moved into frames. If false, they are copied, and their frames do not count as local
     /// memory.
     pub(crate) small_moves: bool,
-    /// Number of places for pages that are moved aside. Several places share memory if there are more than `PLACES`.
+    /// Number of places for pages that are moved aside. If there are more than `PLACES` places, several of them share
+    /// memory.
     pub(crate) aside_units: usize,
     /// Whether the view behaves as in sigsegv mode, where memory is mapped twice. The program then cannot read
     /// write-protected pages.
@@ -36,7 +37,7 @@ pub(crate) struct Shape {
     pub(crate) refusals: u64,
 }
 
-/// Number of places for pages that are moved aside with memory of their own.
+/// Number of places that have memory of their own. A page that is moved aside is moved to a place.
 const PLACES: usize = 2 * limits::VICTIMS_MAX;
 
 /// The program's access to a unit.
@@ -63,7 +64,7 @@ pub(crate) struct FakeView {
     woken: RefCell<Vec<usize>>,
     /// For each frame, whether it has memory. The frames of base pages come first.
     filled: RefCell<Vec<bool>>,
-    /// Start of the program's memory. No Rust reference points to it, or to the other three ranges.
+    /// Start of the program's memory. No Rust reference points to this range or to the three ranges below.
     memory: *mut u8,
     frames: *mut u8,
     places: *mut u8,
@@ -77,7 +78,7 @@ fn lend(bytes: usize) -> *mut u8 {
 /// Frees memory that `lend` allocated.
 ///
 /// # Safety
-/// `lend(bytes)` returned `start`, and nothing uses this memory any more.
+/// `lend(bytes)` returned `start`, and nothing uses this memory after the call.
 unsafe fn give_back(start: *mut u8, bytes: usize) {
     // SAFETY: the caller guarantees that `start` comes from a box of `bytes` bytes, which `lend` leaked.
     let memory = unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(start, bytes)) };
@@ -146,8 +147,8 @@ impl FakeView {
         self.held.borrow()[units_of(span)].iter().any(|&count| count > 0)
     }
 
-    /// Makes pages accessible, for writing if `writable` is true. The simulated kernel may refuse to protect them, so
-    /// that they are open for writing. Returns whether they have the access asked for.
+    /// Makes pages accessible, for writing if `writable` is true. The simulated kernel may refuse to write-protect the
+    /// pages, so that they are open for writing. Returns false in this case.
     fn show_as(&self, span: Span, writable: bool) -> bool {
         let certain = writable || !self.refuses();
         self.set(span, if writable || !certain { Seen::Open } else { Seen::ReadOnly });
@@ -170,7 +171,8 @@ impl FakeView {
         if frame.wide { self.shape.block_units * OS_PAGE } else { OS_PAGE }
     }
 
-    /// Moves pages to `to`, as MOVE does. Refuses pages that transfers hold, and other pages at random.
+    /// Moves pages to `to`, as the kernel's MOVE does. Refuses pages that transfers hold. Refuses other pages at
+    /// random.
     fn move_away(&self, span: Span, to: *mut u8) -> Moved {
         if !self.shape.moves {
             return Moved::Unmovable;
@@ -250,8 +252,8 @@ impl FakeView {
         small + count(wide) * self.shape.block_units
     }
 
-    /// Makes the view of a forked child. The kernel's fork copies the pages in view without their protection, so they
-    /// are open for writing. Frames are not copied.
+    /// Makes the view of a forked child. The kernel's fork copies the pages in view without their write protection, so
+    /// the child can write to them. The fork does not copy the frames.
     pub(crate) fn forked(&self) -> Self {
         let child = Self::new(self.shape, self.random.get());
         // SAFETY: `new` allocated both ranges for `shape.units` units each. The ranges do not overlap.
@@ -274,7 +276,8 @@ impl View for FakeView {
         (addr < self.shape.units * OS_PAGE).then_some(addr)
     }
 
-    /// Marks the frame as filled: the engine asks for its address to fill it, or to read the bytes in it.
+    /// Marks the frame as filled. The engine asks for the address of a frame only to fill the frame or to read its
+    /// bytes.
     fn frame(&self, frame: FrameId) -> *mut u8 {
         self.filled.borrow_mut()[self.frame_index(frame)] = true;
         let units = match frame.wide {
@@ -366,8 +369,8 @@ impl View for FakeView {
             return false;
         }
         if self.units.borrow()[units_of(span).start] != Seen::Absent {
-            // The page could not be moved, so it is copied. No transfer may hold it: the transfer would continue to
-            // write to the old address.
+            // The page could not be moved, so it is copied. No transfer may hold the page, because the transfer would
+            // continue to write to the old address.
             assert!(!self.is_held(span), "{span:?} is copied while a transfer holds it");
             // SAFETY: only the caller uses the frame, which has `span.len` bytes. `at` checks that the span lies in the
             // program's memory.

@@ -1,6 +1,6 @@
 //! Fork: lets a child inherit the view, and sets up the view in the child.
 //!
-//! The child inherits private pages in view by copy-on-write. It does not inherit the trap and the frames. The frames
+//! The child inherits private pages in view by copy-on-write. It inherits neither the trap nor the frames. The frames
 //! are empty at the fork. Foreign mappings belong to the program, so this module does not change them.
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,9 +20,9 @@ impl LiveView {
         matches!(self, LiveView::Userfaultfd(_))
     }
 
-    /// Makes forked children inherit the view if `inherit` is true, or not inherit it otherwise. A view is inherited
-    /// only during a fork that Hanare prepared. A child made by a direct system call finds no memory in this range, so
-    /// it cannot read wrong bytes.
+    /// If `inherit` is true, makes forked children inherit the view. Otherwise makes them not inherit it. A view is
+    /// inherited only during a fork that Hanare prepared. A child made by a direct system call finds no memory in this
+    /// range, so it cannot read wrong bytes.
     ///
     /// # Errors
     /// The errno with which the kernel refuses the change. A part of the view may then be inherited, so the caller must
@@ -42,7 +42,7 @@ impl LiveView {
         refused.map_or(Ok(()), Err)
     }
 
-    /// Makes forked children not inherit the view any more. Retries until the kernel accepts it.
+    /// Makes forked children not inherit the view from now on. Retries until the kernel accepts the change.
     pub(crate) fn end_fork(&self) {
         insist("leave far memory out of forked children", || self.let_fork(false));
     }
@@ -57,8 +57,8 @@ impl LiveView {
 }
 
 impl Base {
-    /// Sets up the view in a forked child, with a trap of the child's own. A page that is absent now was not accessed
-    /// since the fork, so no access was missed.
+    /// Sets up the view in a forked child, with a trap of the child's own. With userfaultfd, an access before this call
+    /// makes an absent page present. So the child has not accessed the pages that are absent now.
     pub(crate) fn again(self, mechanism: Mechanism, batches: bool) -> Result<LiveView, ViewError> {
         let base = self.with_own_frames()?;
         Ok(match mechanism {

@@ -2,7 +2,7 @@
 //! table (MADV_GUARD_INSTALL). An access to a guarded page raises SIGSEGV.
 //!
 //! Absent pages are guarded. The mapping around them stays accessible (*open*), so a page needs no mapping of its own.
-//! Ranges that were never used are inaccessible (*closed*, PROT_NONE), because guards in them would cost page tables.
+//! Guards need page tables. So ranges that were never used have no guards and are inaccessible (*closed*, PROT_NONE).
 //! Closed ranges are guarded and opened in extents of [`EXTENT`] bytes. To detect writes to a clean page, the page is
 //! closed against writes (PROT_READ). This splits mappings, so the number of pages closed against writes is bounded.
 //! Further clean pages stay open for writing, and the caller learns that they are not protected.
@@ -15,11 +15,12 @@ use super::Doubled;
 use crate::kernel::insist;
 use crate::span::Span;
 
-/// Bytes of an extent, which is opened as a whole. An extent is the range that one page table of the processor covers.
+/// Size of an extent in bytes. An extent is opened as a whole. An extent is the range that one page table of the
+/// processor covers.
 const EXTENT: usize = 2 << 20;
-/// Number of extents that are opened at once if the open extents form many separate runs. Each run costs mappings.
+/// Number of extents that are opened together if the open extents form many separate runs. Each run costs mappings.
 const EXTENTS_MANY: usize = 32;
-/// Most separate runs of open extents. Beyond this number, [`EXTENTS_MANY`] extents are opened at once.
+/// Number of separate runs of open extents beyond which [`EXTENTS_MANY`] extents are opened together.
 const RUNS_MAX: usize = 2048;
 
 /// The state of the view's mappings. Every thread that changes a mapping holds the lock of this state.
@@ -31,7 +32,8 @@ pub(super) struct Guards {
     /// A bit for each unit, set if the unit is closed against writes. The bit stays set while the unit is absent,
     /// because the unit is often clean again when it returns.
     read_only: Bits,
-    /// Most mappings that the units closed against writes may cost, even if they are opened in the worst order.
+    /// Maximum number of mappings that the units closed against writes may cost. The bound also holds if these units
+    /// are opened in the worst order.
     read_only_max: usize,
 }
 
@@ -53,13 +55,13 @@ impl Guards {
 }
 
 impl Doubled {
-    /// Makes pages accessible. Returns false if the pages had to be protected and are open for writing instead.
+    /// Makes pages accessible. Returns false if the pages should be write-protected but are open for writing.
     pub(super) fn show_unguarded(&self, mut guards: LockCellGuard<'_, Guards>, span: Span, writable: bool) -> bool {
         self.open_extents(&mut guards, span);
         let is_protected = !writable && self.close_to_writes(&mut guards, span);
         if is_protected {
-            // The lock is still held here. Otherwise [`Self::let_write_around`] in another thread could open the pages
-            // for writing before their guards are removed.
+            // The lock of `guards` is still held here. Otherwise [`Self::let_write_around`] in another thread could
+            // open the pages for writing before the call below removes their guards.
             self.unguard(span);
             return true;
         }
@@ -69,9 +71,9 @@ impl Doubled {
         writable
     }
 
-    /// Makes pages accessible again that trapped although they are in view. Returns false if the pages must be
-    /// protected but are not closed against writes. They then continue to trap, because the pager would miss writes to
-    /// them.
+    /// Makes pages in view accessible again, after an access to them trapped. Returns false if the pages must be
+    /// write-protected but are not closed against writes. The pages then continue to trap. Otherwise the pager would
+    /// miss writes to them.
     pub(super) fn show_again_unguarded(
         &self,
         mut guards: LockCellGuard<'_, Guards>,
@@ -136,8 +138,8 @@ impl Doubled {
         insist("open pages for writing (a larger --page-size needs fewer mappings)", || self.apply(guards, run));
     }
 
-    /// Closes pages against writes. Returns false if that could need more mappings than allowed, or if the kernel
-    /// refuses it.
+    /// Closes pages against writes. Returns false if this could need more mappings than allowed, or if the kernel
+    /// refuses the change.
     fn close_to_writes(&self, guards: &mut Guards, span: Span) -> bool {
         let (first, end) = guards.units(span);
         if guards.read_only.all(first, end) {
@@ -151,8 +153,8 @@ impl Doubled {
         self.apply(guards, span).is_ok()
     }
 
-    /// Sets the protection of the open extents of a span: the access that the program allows. Units that are closed
-    /// against writes are not writable.
+    /// Sets the protection of the open extents of a span to the access that the program allows. But units that are
+    /// closed against writes do not become writable.
     ///
     /// # Errors
     /// The errno with which the kernel refuses a change. A part of the span may have been changed.
@@ -191,7 +193,8 @@ impl Doubled {
         self.apply(guards, span)
     }
 
-    /// Guards and opens the parts of a new alias mapping that lie in open extents. The whole mapping is closed before.
+    /// Guards and opens the parts of a new alias mapping that lie in open extents. Before the call, the whole mapping
+    /// is closed.
     pub(super) fn match_window(&self, guards: &Guards, span: Span) -> Result<(), Errno> {
         let extents = (span.offset / EXTENT, (span.offset + span.len).div_ceil(EXTENT));
         guards.open.each_run(extents, EXTENT, span, |part, is_open| {
@@ -319,7 +322,8 @@ mod tests {
         }
     }
 
-    /// Opens every second closed page, which is the worst order. The mappings must stay within the bound.
+    /// Closes as many pages against writes as the bound allows. Then opens every second page, which is the worst order.
+    /// The number of mappings must stay within the bound.
     #[test]
     fn pages_closed_to_writes_stay_within_their_mappings() {
         let guards = Guards::new(4096 * 4096, 4096, 100);
@@ -363,20 +367,23 @@ mod tests {
         Span { offset: page * 4096, len: pages * 4096 }
     }
 
-    /// Fills a page with `byte` and maps it into the view. Returns whether the page has the protection asked for.
+    /// Fills a page with `byte` and maps it into the view. Returns false if the page should be write-protected but is
+    /// open for writing.
     fn fill(view: &LiveView, page: usize, byte: u8, writable: bool) -> bool {
         let bytes = [byte; 4096];
         // SAFETY: the page is absent, and only this test uses it. `bytes` has the size of a page.
         unsafe { view.copy_in(span(page, 1), bytes.as_ptr(), writable) }
     }
 
-    /// Lets the kernel read the first byte of a page (process_vm_readv). Returns `None` if the page is not readable.
+    /// Reads the first byte of a page through the kernel (process_vm_readv). Returns `None` if the page is not
+    /// readable.
     fn seen(view: &LiveView, page: usize) -> Option<u8> {
         let mut byte = 0_u8;
         transfer(libc::SYS_process_vm_readv, view, page, &mut byte).then_some(byte)
     }
 
-    /// Lets the kernel write the first byte of a page (process_vm_writev). Returns false if the page is not writable.
+    /// Writes the first byte of a page through the kernel (process_vm_writev). Returns false if the page is not
+    /// writable.
     fn write(view: &LiveView, page: usize, mut byte: u8) -> bool {
         transfer(libc::SYS_process_vm_writev, view, page, &mut byte)
     }
@@ -431,7 +438,7 @@ mod tests {
         assert!(!write(&view, 0, 2) && write(&view, 198, 2));
         view.open(span(0, 1));
         assert!(write(&view, 0, 2));
-        // The page trapped and was shown again unchanged. It is still closed against writes, without a new mapping.
+        // A page that was taken out of view and shown again is still closed against writes. This needs no new mapping.
         view.write_protect(span(2, 1));
         assert!(view.show(span(2, 1), false) && !write(&view, 2, 2) && seen(&view, 2) == Some(1));
         view.write_protect(span(2, 1));
@@ -454,8 +461,9 @@ mod tests {
         assert_eq!(seen(&view, 2), None, "an absent page traps still");
     }
 
-    /// If no mappings are left, a page is opened for writing together with its closed neighbours. The neighbours trap
-    /// once more, and none becomes writable before the pager sees the trap.
+    /// If no mappings are left, a page is opened for writing together with its neighbours that are closed against
+    /// writes. The test checks that the neighbours trap again. None of them may become writable before the pager sees
+    /// the trap.
     #[test]
     fn without_mappings_left_the_neighbours_are_opened_under_guards() {
         let Some(view) = view(64) else { return };

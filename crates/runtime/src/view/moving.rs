@@ -10,13 +10,13 @@ use crate::fatal::{self, EXIT_KERNEL};
 use crate::near::resident;
 use crate::span::OS_PAGE;
 
-/// Most retries of a MOVE that the kernel refused for a temporary reason.
+/// Maximum number of retries of a MOVE that the kernel refused for a temporary reason.
 const AGAIN_MAX: u32 = 1000;
-/// Most retries of a MOVE that the kernel refused because a page is held. The number is small, because pages are mostly
-/// held for long.
+/// Maximum number of retries of a MOVE that the kernel refused because a page is held. The number is small, because a
+/// transfer usually holds its pages for longer than these retries last.
 const BUSY_MAX: u32 = 3;
 
-/// The reason why pages could not be moved. The pages are at their old addresses.
+/// The reason why pages could not be moved. The pages stay at their old addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// A page is held by a transfer of the kernel or of a device, or is shared with a forked child.
@@ -38,8 +38,8 @@ pub(super) unsafe fn move_all(uffd: &Uffd, to: usize, from: usize, len: usize, m
     Err(refusal)
 }
 
-/// Moves pages from `from` back to their old address `to`. Ends the run if the kernel refuses this for long. If the
-/// pages were lost, an access to them would wait for ever.
+/// Moves pages from `from` back to their old address `to`. Ends the run if the kernel still refuses after a second or
+/// more. Without this end, an access to these pages would wait for ever.
 ///
 /// # Safety
 /// The caller owns the contents of both ranges, and the destination is empty.
@@ -47,29 +47,29 @@ pub(super) unsafe fn move_back(uffd: &Uffd, to: usize, from: usize, len: usize) 
     let mode = MoveMode { dontwake: true, allow_src_holes: true };
     let mut done = 0;
     for _ in 0..AGAIN_MAX {
-        // SAFETY: the caller owns both ranges. The call begins behind the bytes moved so far, so its destination is
-        // empty.
+        // SAFETY: the caller owns both ranges. The call starts after the bytes that are already moved, so its
+        // destination is empty.
         done += unsafe { move_some(uffd, to + done, from + done, len - done, mode) }.0;
         if done == len {
             return;
         }
         let nobody = std::sync::atomic::AtomicU32::new(0);
-        // Waits a millisecond. The result of the wait does not matter.
+        // Waits a millisecond before the next attempt.
         futex::wait(&nobody, 0, Some(std::time::Duration::from_millis(1)));
     }
     fatal::die(EXIT_KERNEL, format_args!("the kernel does not move a page back; please report this line"));
 }
 
-/// Moves pages from the start of a range on, until the kernel refuses one. Returns the bytes moved, and the reason of
-/// the refusal, if any.
+/// Moves the pages of a range in order, until the kernel refuses a page. Returns the number of bytes moved, and the
+/// reason of the refusal, if any.
 ///
 /// # Safety
 /// The caller owns the contents of both ranges, and the destination is empty.
 unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveMode) -> (usize, Option<Refusal>) {
     let (mut done, mut again, mut busy) = (0, 0, 0);
     while done < len {
-        // SAFETY: the caller owns both ranges. The call begins behind the bytes moved so far, so its destination is
-        // empty.
+        // SAFETY: the caller owns both ranges. The call starts after the bytes that are already moved, so its
+        // destination is empty.
         let result = unsafe { uffd.move_pages(to + done, from + done, len - done, mode) };
         done += result.done;
         if result.done > 0 {
@@ -77,9 +77,9 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
         }
         let refusal = match result.errno {
             None => continue,
-            // Linux 6.18 restarts a MOVE if the processor sets the accessed bit of a page meanwhile. It then does not
-            // count the pages moved before the restart, and finds their destination occupied (EEXIST). The destination
-            // was empty before. So a page that is present at `to` and absent at `from` was moved.
+            // Linux 6.18 restarts a MOVE if the processor sets the accessed bit of a page meanwhile. After the restart,
+            // the kernel does not count the pages that it moved before. It finds their destination occupied (EEXIST).
+            // The caller passed an empty destination. So a page that is present at `to` and absent at `from` was moved.
             Some(libc::EEXIST) if resident(from + done, OS_PAGE) == 0 && resident(to + done, OS_PAGE) > 0 => {
                 if !mode.dontwake {
                     wake(uffd, to + done, OS_PAGE);
@@ -92,8 +92,8 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
                 (busy > BUSY_MAX).then_some(Refusal::Held)
             }
             Some(libc::EINVAL) => Some(Refusal::Unmovable),
-            // The reason is temporary: EAGAIN, or a shortage such as no memory for a page table. If it persists, the
-            // page counts as held.
+            // The reason is temporary: EAGAIN, or a shortage such as no memory for a page table. If the reason
+            // persists, the page counts as held.
             Some(_) => {
                 again += 1;
                 (again > AGAIN_MAX).then_some(Refusal::Held)
@@ -106,8 +106,8 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
     (done, None)
 }
 
-/// Makes pages private that a forked child shares or has shared. MOVE refuses shared pages, and also pages that a
-/// transfer holds. If MOVE still refuses a page after this call, a transfer holds the page.
+/// Makes pages private to this process, if a forked child shares or has shared them. MOVE refuses shared pages, and
+/// also pages that a transfer holds. If MOVE still refuses a page after this call, a transfer holds the page.
 ///
 /// # Errors
 /// `ENOENT` if a page is absent, or the kernel's errno.
@@ -120,6 +120,6 @@ pub(super) unsafe fn make_own(addr: usize, len: usize) -> Result<(), Errno> {
         return Err(Errno(libc::ENOENT));
     }
     // SAFETY: the call prepares the pages for writing and keeps their contents. The pages are present and open for
-    // writing, so it causes no fault that must be resolved.
+    // writing, so the call causes no fault that the engine must resolve.
     unsafe { map::advise(addr, len, Advice::PopulateWrite) }
 }

@@ -1,5 +1,5 @@
-//! Tests of the userfaultfd view on the real kernel. They move pages aside that are held by transfers, shared with
-//! children, or accessed during the move.
+//! Tests of the userfaultfd view on the real kernel. They move pages aside. Some of these pages are held by transfers,
+//! shared with children, or accessed during the move.
 
 use super::{LiveView, Mechanism, Moved, Program, Sizes, View};
 use crate::near::resident;
@@ -11,8 +11,8 @@ use hanare_sys::uffd::{Uffd, UffdAccess, feature};
 
 const PLACES: usize = 8;
 
-/// Makes a view with `pages` pages in it. Every byte of page `n` is `n + 1`. Returns `None` if the kernel cannot move
-/// pages.
+/// Makes a view and brings `pages` pages into it. Every byte of page `n` is `n + 1`. Returns `None` if the kernel
+/// cannot move pages.
 fn view(pages: usize) -> Option<LiveView> {
     view_with(pages, 0, false)
 }
@@ -146,8 +146,8 @@ fn pinned(addr: usize, len: usize) -> Option<std::os::fd::OwnedFd> {
     (registered == 0).then_some(ring_fd)
 }
 
-/// A transfer (direct I/O, io_uring) writes to a page through its memory. If the page left the view meanwhile, the
-/// transferred bytes would be lost. So a page that a transfer holds must stay in view.
+/// A transfer (direct I/O, io_uring) writes to the physical memory of a page. If the page left the view during the
+/// transfer, the transferred bytes would be lost. The test checks that a page stays in view while a transfer holds it.
 #[test]
 fn a_page_that_a_transfer_holds_stays_with_its_bytes_until_it_is_let_go() {
     let Some(view) = view(4) else { return };
@@ -174,8 +174,9 @@ fn a_page_that_a_transfer_holds_stays_with_its_bytes_until_it_is_let_go() {
     assert_filled(view.aside(2), 9, "the page that was held");
 }
 
-/// An access by another thread sets the accessed bit in the page table, which makes a MOVE restart. The kernel may then
-/// report a wrong number of moved bytes. Even so, all pages must be in view or all in the places.
+/// An access by another thread sets the accessed bit in the page table, which makes a MOVE restart. After a restart,
+/// the kernel may report a wrong number of moved bytes. The test checks that still either all pages are in view or all
+/// pages are in the places.
 #[test]
 fn pages_that_are_accessed_while_they_are_moved_have_gone_or_stay() {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -221,7 +222,7 @@ fn pages_that_are_accessed_while_they_are_moved_have_gone_or_stay() {
             }
             if moved_aside {
                 view.drop_aside(0, RUN);
-                // Lets the other thread continue, which may wait for an absent page.
+                // The other thread may wait for an absent page. This call lets the thread continue.
                 // SAFETY: the pages are absent, and only this thread fills them. `bytes` has the size of the run.
                 unsafe { view.copy_in(span(0, RUN), bytes.as_ptr(), true) };
             }
@@ -232,7 +233,7 @@ fn pages_that_are_accessed_while_they_are_moved_have_gone_or_stay() {
             unsafe { map::advise(view.base(), RUN * OS_PAGE, Advice::DontNeed) }.expect("dropped");
         }
         rounds.store(usize::MAX, SeqCst);
-        // Lets the other thread end, which may wait for an absent page.
+        // The other thread may wait for an absent page. This call lets the thread end.
         // SAFETY: only this thread fills the pages. Present pages keep their bytes. `bytes` has the size of the run.
         unsafe { view.copy_in(span(0, RUN), bytes.as_ptr(), true) };
     });

@@ -1,10 +1,10 @@
-//! The view by userfaultfd: private anonymous memory. Pages are copied in, or whole frames are moved in and out. Clean
-//! pages are write-protected.
+//! The view in which userfaultfd traps accesses. It consists of private anonymous memory. Pages are copied into the
+//! view, or whole frames are moved into and out of it. Clean pages are write-protected.
 //!
 //! A *transfer* (direct I/O, io_uring or a device) may hold a page. The kernel calls the page pinned. A pinned page
-//! must stay in view: the transfer would otherwise write to memory that no longer belongs to the page. The kernel's
-//! MOVE operation refuses pinned pages, and takes other pages out of view atomically. So pages whose bytes must be kept
-//! are taken out of view by MOVE, if the kernel has this operation. A refused page stays in view.
+//! must stay in view. Otherwise the transfer would write to memory that does not belong to the page any more. The
+//! kernel's MOVE operation refuses pinned pages, and takes other pages out of view atomically. So pages whose bytes
+//! must be kept are taken out of view by MOVE, if the kernel has this operation. A refused page stays in view.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -23,7 +23,7 @@ use crate::kernel::{Patience, insist};
 use crate::near::resident;
 use crate::span::{OS_PAGE, Span};
 
-/// Number of attempts after which ENOENT from the kernel means that the mapping no longer exists.
+/// Number of attempts that must fail with ENOENT before the view assumes that the mapping does not exist now.
 const GONE_TRIES: u32 = 8;
 /// The mode in which the program's memory is registered: absent and write-protected pages trap.
 const TRAPPING: RegisterMode = RegisterMode { missing: true, wp: true, minor: false };
@@ -37,7 +37,8 @@ pub(crate) struct Userfaultfd {
     pub(super) uffd: Uffd,
     /// Collects ranges that one system call drops.
     batch: Box<LockCell<DontNeedBatch>>,
-    /// Whether a forked child may share pages in view. MOVE also refuses pages that are shared.
+    /// Whether a forked child may share pages in view. MOVE refuses shared pages, as it refuses pages that a transfer
+    /// holds.
     pub(super) has_forked: AtomicBool,
 }
 
@@ -65,8 +66,8 @@ impl Userfaultfd {
         Self::over(base, uffd, batches, false)
     }
 
-    /// Sets up the view in a forked child, with a trap of the child's own. A page that is absent now was not accessed
-    /// since the fork, so no access was missed.
+    /// Sets up the view in a forked child, with a trap of the child's own. Before this call, an access of the child
+    /// makes an absent page present. So the child has not accessed the pages that are absent now.
     pub(super) fn again(base: Base, uffd: Uffd, batches: bool) -> Result<Self, ViewError> {
         let mut answer = Ok(());
         base.each_range(|addr, span| {
@@ -80,7 +81,7 @@ impl Userfaultfd {
         Self::over(base, uffd, batches, true)
     }
 
-    /// Makes a view over far memory that is registered already. Registers the frames and places.
+    /// Makes a view over far memory that is already registered with userfaultfd. Registers the frames and places.
     fn over(base: Base, uffd: Uffd, batches: bool, has_forked: bool) -> Result<Self, ViewError> {
         base.pools().try_for_each(|(addr, len)| uffd.register(addr, len, NOT_TRAPPING))?;
         let batch = Box::new(LockCell::new(DontNeedBatch::new(batches)));
@@ -140,10 +141,11 @@ impl Userfaultfd {
             certain
         };
         let Some(to) = self.windows.whole(span) else { return copied() };
-        // A moved page is open for writing until the call below protects it. Code of the program could write to it
-        // unseen in between: another thread, a signal handler, or even the thread that faulted. The kernel can report
-        // a fault before the faulting thread sleeps, so that thread may still run. The page counts as protected only if
-        // no code of the program ran in between. Otherwise it is opened for writing, and the pager counts it as dirty.
+        // A moved page is open for writing until the call below protects it. In between, code of the program could
+        // write to the page unseen: another thread, a signal handler, or even the thread that faulted. The kernel can
+        // report a fault before the faulting thread sleeps, so this thread may still run. The page counts as
+        // write-protected only if no code of the program ran in between. Otherwise the page is opened for writing, and
+        // the pager counts it as dirty.
         let before = if writable { None } else { (self.program.still)() };
         let mode = MoveMode { dontwake: before.is_some(), allow_src_holes: true };
         // SAFETY: the page at `to` is absent and in transit, and the frame at `from` is filled. The caller guarantees
@@ -190,7 +192,7 @@ impl Userfaultfd {
         true
     }
 
-    /// Moves dirty base pages to places; see [`super::View::move_aside`].
+    /// Moves dirty base pages aside, to places; see [`super::View::move_aside`].
     ///
     /// # Safety
     /// The conditions of [`super::View::move_aside`] hold.
@@ -303,7 +305,7 @@ pub(super) fn wake(uffd: &Uffd, addr: usize, len: usize) {
     insist("wake the threads that wait for a page", || uffd.wake(addr, len));
 }
 
-/// Sets or clears the write protection of a range. Does nothing if the mapping no longer exists.
+/// Sets or clears the write protection of a range. Does nothing if the range is not mapped now.
 fn protect(uffd: &Uffd, addr: usize, len: usize, on: bool, dontwake: bool) {
     let mut patience = Patience::to("protect pages against writes");
     while let Err(errno) = uffd.write_protect(addr, len, on, dontwake) {
@@ -314,8 +316,8 @@ fn protect(uffd: &Uffd, addr: usize, len: usize, on: bool, dontwake: bool) {
     }
 }
 
-/// Copies bytes to absent pages until the whole range is present. A page that is present already keeps its bytes.
-/// Returns false if there was such a page.
+/// Copies bytes to absent pages until the whole range is present. A page that was present before keeps its bytes.
+/// Returns false if any page was present before.
 ///
 /// # Safety
 /// `from` points to `len` readable bytes that do not change. The pages at `to` are in transit, and no other call fills
@@ -339,13 +341,13 @@ unsafe fn copy_all(uffd: &Uffd, to: usize, from: usize, len: usize, wp: bool) ->
                 came_whole = false;
                 true
             }
-            // The kernel refuses a range that crosses mappings. The program splits a mapping when it changes the
-            // access to a part of it. So single pages are copied from here on.
+            // The kernel refuses a range that crosses mappings. If the program changes the access to a part of a
+            // mapping, the mapping is split. So single pages are copied from here on.
             Some(libc::ENOENT) if piece > OS_PAGE => {
                 piece_max = OS_PAGE;
                 false
             }
-            // The mapping no longer exists, or the process is ending (ESRCH). In both cases no thread waits for the
+            // The range is not mapped now, or the process is ending (ESRCH). In both cases no thread waits for the
             // page.
             Some(libc::ENOENT) if patience.tries() > GONE_TRIES => true,
             Some(libc::ESRCH) => true,
