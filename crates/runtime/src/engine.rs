@@ -76,7 +76,7 @@ struct Core {
     accounts: Accounts,
 }
 
-/// The work space of one thread.
+/// The work space of one thread: its queued actions and its memory for page contents.
 struct Work {
     /// The actions to carry out. The last element is the next action.
     todo: Vec<Todo>,
@@ -172,8 +172,8 @@ impl<V: View, S: Store> Engine<V, S> {
     pub(crate) fn fault_here(&self, addr: usize, write: Option<bool>) {
         let started = now_ns();
         let Some(unit) = self.unit_of(addr) else { return };
-        // `write` is `None` if the machine does not tell whether the fault was a write. A trap on a readable page means
-        // a write.
+        // `write` is `None` if the machine does not tell whether the fault was a write. In this case a trap on a
+        // readable page means a write.
         let write = write.unwrap_or_else(|| self.is_accessible(unit, false));
         let wait_queue = self.wait_queue(unit);
         let seen = wait_queue.load(Acquire);

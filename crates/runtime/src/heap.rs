@@ -24,7 +24,7 @@ use classes::{GRAIN, SIZES, SMALL_MAX, class_for};
 /// Blocks of at least this size, in bytes, are extents of their own.
 pub const DIRECT_MIN: usize = 1 << 20;
 
-/// Size in bytes from which reused memory is zeroed by a discard. Smaller memory is zeroed by writing.
+/// Minimum size in bytes of reused memory that is zeroed by a discard. A smaller range is zeroed by writing.
 const DISCARD_MIN: usize = 64 << 10;
 
 /// Size in bytes of the pieces in which a large block is copied to a new address. After each copy, the piece is

@@ -221,7 +221,7 @@ pub(super) fn drop_pages(addr: usize, len: usize) {
 }
 
 /// Drops pages after the kernel refused a first attempt with the errno `first`. Retries until an attempt succeeds.
-/// Returns without a retry if the range is not mapped now.
+/// Returns without a retry if the range is not mapped.
 #[cold]
 pub(super) fn drop_refused(addr: usize, len: usize, first: Errno) {
     let mut patience = Patience::to("drop pages");

@@ -36,7 +36,7 @@ pub(crate) struct Doubled {
     /// Start of the second mapping.
     behind: usize,
     file: OwnedFd,
-    /// The state of the guards. `None` if page protection traps.
+    /// The state of the guards. `None` if page protection traps accesses instead.
     guards: Option<LockCell<Guards>>,
 }
 
@@ -113,7 +113,7 @@ impl Doubled {
         self.windows.puncture(span);
     }
 
-    /// Locks the state of the guards. Returns `None` if page protection traps.
+    /// Locks the state of the guards. Returns `None` if page protection traps accesses instead.
     pub(super) fn guards(&self) -> Option<LockCellGuard<'_, Guards>> {
         self.guards.as_ref().map(LockCell::lock)
     }

@@ -5,7 +5,7 @@
 //! Guards need page tables. So ranges that were never used have no guards and are inaccessible (*closed*, PROT_NONE).
 //! Closed ranges are guarded and opened in extents of [`EXTENT`] bytes. To detect writes to a clean page, the page is
 //! closed against writes (PROT_READ). This splits mappings, so the number of pages closed against writes is bounded.
-//! Further clean pages stay open for writing, and the caller learns that they are not protected.
+//! Further clean pages stay open for writing. The caller learns this from the return value.
 
 use hanare_sys::Errno;
 use hanare_sys::futex::{LockCell, LockCellGuard};
@@ -188,7 +188,7 @@ impl Doubled {
         answer
     }
 
-    /// Applies a change of the access that the program allows to a span.
+    /// Applies the new access to a span, after the program changed the access that it allows.
     pub(super) fn reapply(&self, guards: &Guards, span: Span) -> Result<(), Errno> {
         self.apply(guards, span)
     }

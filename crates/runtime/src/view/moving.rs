@@ -39,7 +39,7 @@ pub(super) unsafe fn move_all(uffd: &Uffd, to: usize, from: usize, len: usize, m
 }
 
 /// Moves pages from `from` back to their old address `to`. Ends the run if the kernel still refuses after a second or
-/// more. Without this end, an access to these pages would wait for ever.
+/// more. The run must end, because an access to these pages would wait for ever.
 ///
 /// # Safety
 /// The caller owns the contents of both ranges, and the destination is empty.

@@ -23,7 +23,7 @@ use crate::kernel::{Patience, insist};
 use crate::near::resident;
 use crate::span::{OS_PAGE, Span};
 
-/// Number of attempts that must fail with ENOENT before the view assumes that the mapping does not exist now.
+/// Number of attempts that must fail with ENOENT before the view assumes that the range is not mapped.
 const GONE_TRIES: u32 = 8;
 /// The mode in which the program's memory is registered: absent and write-protected pages trap.
 const TRAPPING: RegisterMode = RegisterMode { missing: true, wp: true, minor: false };
@@ -305,7 +305,7 @@ pub(super) fn wake(uffd: &Uffd, addr: usize, len: usize) {
     insist("wake the threads that wait for a page", || uffd.wake(addr, len));
 }
 
-/// Sets or clears the write protection of a range. Does nothing if the range is not mapped now.
+/// Sets or clears the write protection of a range. Does nothing if the range is not mapped.
 fn protect(uffd: &Uffd, addr: usize, len: usize, on: bool, dontwake: bool) {
     let mut patience = Patience::to("protect pages against writes");
     while let Err(errno) = uffd.write_protect(addr, len, on, dontwake) {
@@ -347,8 +347,7 @@ unsafe fn copy_all(uffd: &Uffd, to: usize, from: usize, len: usize, wp: bool) ->
                 piece_max = OS_PAGE;
                 false
             }
-            // The range is not mapped now, or the process is ending (ESRCH). In both cases no thread waits for the
-            // page.
+            // The range is not mapped, or the process is ending (ESRCH). In both cases no thread waits for the page.
             Some(libc::ENOENT) if patience.tries() > GONE_TRIES => true,
             Some(libc::ESRCH) => true,
             Some(errno) => {
