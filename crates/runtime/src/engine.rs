@@ -248,7 +248,7 @@ impl<V: View, S: Store> Engine<V, S> {
 
     // ---- the program's requests -------------------------------------------------------------------------------------
 
-    /// Discards the units from `first` up to `end`, exclusive. They read as zeroes from now on.
+    /// Discards the units from `first` up to `end`, exclusive. The units read as zeroes from now on.
     pub(crate) fn discard(&self, first: u32, end: u32) {
         let mut next = first;
         let mut watched = None;
@@ -289,7 +289,7 @@ impl<V: View, S: Store> Engine<V, S> {
         self.core.lock().pager.is_moving()
     }
 
-    /// Waits until this unit's page is no longer in transit.
+    /// Waits while the page of this unit is in transit.
     pub(crate) fn settle(&self, unit: u32) {
         let moving = || {
             let core = self.core.lock();

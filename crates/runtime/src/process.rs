@@ -33,8 +33,8 @@ pub(crate) struct State {
     pub(crate) extents: LockCell<Extents>,
     /// Number of allocated bytes in `extents`. This copy of the number can be read without the lock of `extents`.
     taken: AtomicU64,
-    /// Number of allocated bytes that the program does not use. They are the heap's address space without blocks, and
-    /// the rest of the last page of each static array.
+    /// Number of allocated bytes that the program does not use. These bytes are the heap's address space without
+    /// blocks, and the rest of the last page of each static array.
     idle: AtomicU64,
     /// Bytes of server room that are reserved for the heap and not yet used by it.
     heap_promised: AtomicU64,

@@ -82,7 +82,7 @@ pub(crate) trait View {
     /// write-protected but is open for writing.
     ///
     /// # Safety
-    /// The page is in transit, the frame is filled, and no other call uses either of them.
+    /// The page is in transit and the frame is filled. No other call uses the page or the frame.
     unsafe fn move_in(&self, span: Span, frame: FrameId, writable: bool) -> bool;
 
     /// Maps pages into the view. Their bytes were received through [`Self::receive_place`], or the pages were
@@ -108,7 +108,7 @@ pub(crate) trait View {
     /// page. In this case the page stays in view, unchanged.
     ///
     /// # Safety
-    /// The page is in transit, the frame is empty, and no other call uses either of them.
+    /// The page is in transit and the frame is empty. No other call uses the page or the frame.
     #[must_use = "a page that stays is still in view"]
     unsafe fn move_out(&self, span: Span, frame: FrameId, clean: bool) -> bool;
 
@@ -246,9 +246,9 @@ impl LiveView {
         })
     }
 
-    /// Makes `addr..addr + span.len` an alias mapping: the program accesses `span` at `addr` and no longer in the
-    /// reservation. Replaces the mapping that exists at `addr`. The program must not have used `span` before. After an
-    /// error, the range at `addr` is ordinary zeroed memory or is not mapped.
+    /// Makes `addr..addr + span.len` an alias mapping: from now on, the program accesses `span` at `addr` and not in
+    /// the reserved address space. Replaces the mapping that exists at `addr`. The program must not have used `span`
+    /// before. After an error, the range at `addr` is ordinary zeroed memory or is not mapped.
     ///
     /// # Safety
     /// The address range consists of whole pages. The caller owns the range and its contents. Nothing accesses the

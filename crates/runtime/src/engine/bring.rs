@@ -105,8 +105,8 @@ pub(super) fn end(error: &StoreError<'_>) -> ! {
 }
 
 impl<V: View> Engine<V, Kind> {
-    /// Runs as the main function of a thread that sends pages to a memory server. Returns only if the store has no
-    /// memory servers.
+    /// Runs as the main function of a thread that sends pages to a memory server. Returns only if the store uses a
+    /// private server, which needs no such thread.
     pub(crate) fn run_sender(&self, mut sender: Sender) {
         let Kind::Remote(remote) = &self.store else { return };
         loop {

@@ -100,7 +100,7 @@ fn draw_shape(random: &mut Random) -> Shape {
         ahead_units: 2 * block_units as u32,
     };
     let faults = Faults {
-        // With a private server, this process copies the pages itself, so every read is complete at once.
+        // With a private server, this process copies the pages itself. So every read is complete when it starts.
         at_once: if direct { 1000 } else { random.pick(&[0, 500]) },
         full: random.pick(&[0, 300]),
         slow: random.pick(&[0, 300]),

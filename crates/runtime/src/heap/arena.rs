@@ -162,9 +162,9 @@ pub(super) fn lock_for_fork() {
     unsafe { hanare_heap_before_fork() };
 }
 
-/// Checks whether the child of the present fork will find jemalloc's locks free. It will if this thread holds the
-/// locks, because jemalloc's fork handler releases them in the child. It also will if the handlers of `jemalloc.c` are
-/// not linked in, because jemalloc itself then acquires and releases the locks.
+/// Checks whether the child of the present fork will find jemalloc's locks free. This is true if this thread holds the
+/// locks, because jemalloc's fork handler releases them in the child. This is also true if the handlers of `jemalloc.c`
+/// are not linked in, because jemalloc itself then acquires and releases the locks.
 pub(super) fn is_locked() -> bool {
     // SAFETY: the function only reads a flag of the calling thread.
     unsafe { hanare_heap_is_locked() != 0 }

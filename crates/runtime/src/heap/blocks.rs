@@ -5,9 +5,9 @@
 //! in the page and the position of the first block. A special word marks a page with which a large block starts. A word
 //! is written when a block is allocated, and cleared when the block's pages are freed.
 //!
-//! A table of fixed size remembers the addresses of recently freed small blocks. It detects a second free of a block
-//! unless some thousand other blocks were freed in between. A table of all freed blocks would need 32 bytes for each
-//! page.
+//! A table of fixed size remembers the addresses of recently freed small blocks. It detects a second free of a block,
+//! if fewer than some thousand other blocks were freed after the first free. A table of all freed blocks would need 32
+//! bytes for each page.
 //!
 //! This module works on offsets from the start of far memory, and never accesses far memory. All words are accessed in
 //! relaxed order. This order suffices, because a block's word is written before the program receives the block's

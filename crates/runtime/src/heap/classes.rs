@@ -1,7 +1,7 @@
 //! The sizes of small blocks: jemalloc's size classes with a quantum of 16 bytes. When the heap is opened, the module
 //! `arena` checks that the linked jemalloc has the same classes.
 
-/// Least alignment and least size of a block, in bytes.
+/// Minimum alignment and minimum size of a block, in bytes.
 pub(super) const GRAIN: usize = 16;
 
 /// Size of the largest small block, in bytes.

@@ -212,7 +212,7 @@ fn no_memory_file(errno: Errno) -> ! {
     )
 }
 
-/// Drops pages whose bytes are no longer needed: the pages of a free frame, or a page that is leaving the view.
+/// Drops pages and their bytes: the pages of a free frame, or a page that is leaving the view.
 pub(super) fn drop_pages(addr: usize, len: usize) {
     // SAFETY: every caller passes whole pages of the view, of a frame or of a place, whose bytes are no longer needed.
     if let Err(errno) = unsafe { map::advise(addr, len, Advice::DontNeed) } {

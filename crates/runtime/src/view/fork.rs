@@ -14,8 +14,8 @@ use crate::kernel::insist;
 use crate::span::Span;
 
 impl LiveView {
-    /// Checks whether a forked child can inherit the pages in view by copy-on-write. In sigsegv mode it cannot: these
-    /// pages are shared memory, so all of them must be evicted before a fork.
+    /// Checks whether a forked child can inherit the pages in view by copy-on-write. Returns false in sigsegv mode.
+    /// There these pages are shared memory, so all pages in view must be evicted before a fork.
     pub(crate) fn is_inherited(&self) -> bool {
         matches!(self, LiveView::Userfaultfd(_))
     }

@@ -126,8 +126,8 @@ impl Doubled {
     }
 
     /// Opens a span for writing after the process has used up its mappings. Also opens the adjacent units that are
-    /// closed against writes, because opening whole runs needs no further mapping. All units opened here are guarded,
-    /// so pages in view among them trap once more.
+    /// closed against writes, because opening whole runs needs no further mapping. All units opened here are guarded.
+    /// So the next access to a page in view among these units traps.
     #[cold]
     fn let_write_around(&self, guards: &mut Guards, span: Span) {
         let (first, end) = guards.units(span);

@@ -296,7 +296,7 @@ impl Userfaultfd {
 
 /// Drops the ranges that a batch has collected.
 fn flush(batch: &mut DontNeedBatch) {
-    // SAFETY: every range in the batch is a page that leaves the view. Its bytes are saved or no longer needed.
+    // SAFETY: every range in the batch is a page that leaves the view. The bytes of the page are saved or not needed.
     unsafe { batch.flush(base::drop_refused) };
 }
 
