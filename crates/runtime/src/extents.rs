@@ -1,8 +1,9 @@
 //! The allocated parts of the far address space: a page-granular extent manager over `[0, len)`.
 //!
-//! All bookkeeping is out of band, in near memory, as in the DLM allocator (Saito, Midorikawa, Kai, section 3). The
-//! gaps (free ranges) are ordered twice: by address, to merge neighbours on a free, and by size, to find the smallest
-//! sufficient gap. The allocations are ordered by address. Nothing here accesses a far page or takes a lock.
+//! All bookkeeping is kept outside the managed space, in near memory, as in the DLM allocator (Saito, Midorikawa, Kai,
+//! section 3). The gaps (free ranges) are ordered twice: by address, to merge neighbours on a free, and by size, to
+//! find the smallest sufficient gap. The allocations are ordered by address. Nothing here accesses a far page or takes
+//! a lock.
 //!
 //! Offsets and lengths are in bytes, and are multiples of [`PAGE`]. An allocation of [`LARGE`] or more bytes starts on
 //! a [`LARGE`] boundary. So a huge page never holds the ends of two large arrays.
@@ -15,8 +16,8 @@ pub const PAGE: u64 = 4096;
 /// Largest page of the pager, in bytes. An allocation of at least this size starts on a multiple of it.
 pub const LARGE: u64 = 2 << 20;
 
-/// Number of gaps that are tried first, from the smallest sufficient one on. Such a gap may hold no aligned range. If
-/// none of these gaps does, a gap that is longer by the alignment is searched.
+/// Number of gaps that a search tries first, from the smallest sufficient one on. Because of the alignment, the
+/// allocation may fit into none of them. The search then takes a gap that is longer by the alignment.
 const CLOSE_FITS_TRIED: usize = 16;
 
 /// The allocated and the free parts of `[0, len)`.
