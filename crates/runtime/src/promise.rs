@@ -57,7 +57,7 @@ impl Books {
         };
         let more = counted.saturating_add(request);
         let headroom = (self.capacity / HEADROOM_PART).max(EXTENT_BYTES as u64);
-        // A process that stays within seven eighths of the budget evicts nothing, so it needs no room on servers.
+        // A process that uses at most seven eighths of its budget evicts nothing, so it needs no room on servers.
         self.touched.saturating_add(more) <= self.local - self.local / 8
             || self.placed.saturating_add(more) <= self.capacity.saturating_sub(headroom)
     }

@@ -62,9 +62,9 @@ impl Stats {
         unsafe { &*self.mapping.as_ptr().cast::<Shared>() }
     }
 
-    /// Maps the counters in file descriptor `fd`. If the descriptor holds no counters here, maps descriptor `fd` of
-    /// process `pid`: a program that starts others may have closed or reused its own copy. If that fails too, makes new
-    /// counters for this process and its children.
+    /// Maps the counters in file descriptor `fd`. If `fd` holds no counters in this process, maps descriptor `fd` of
+    /// process `pid`: the program may have closed or reused its own copy. If that fails too, makes new counters for
+    /// this process and its children.
     ///
     /// # Errors
     /// No memory is left.

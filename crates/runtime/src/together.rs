@@ -29,7 +29,8 @@ pub(crate) struct Together {
 }
 
 impl Together {
-    /// `first_thread` reports the CPU of the program's first thread.
+    /// Returns a state in which no thread is pinned or confined. `first_thread` reports the CPU of the program's first
+    /// thread.
     pub(crate) fn new(first_thread: Option<CpuCell>) -> Self {
         Self { first_thread, watch: None, faults: 0, cpu: None, confine: 0, first: Some(false) }
     }

@@ -12,10 +12,10 @@ use crate::span::{OS_PAGE, Span};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use crate::sync::{LockCell, sized, zeroed_words};
 
-/// Most windows. Each program or library with large static arrays needs one.
+/// Maximum number of windows. Each program or library with large static arrays needs one.
 pub(crate) const WINDOWS_MAX: usize = sized(64, 2);
 
-/// Bytes of a block of offsets. One bit for each block tells whether the block has any exception.
+/// Size of a block of offsets in bytes. For each block, one bit tells whether a window or a hole lies in it.
 pub(crate) const MARK: usize = 2 << 20;
 
 /// A window: the addresses `addr..addr + len` show the far bytes `offset..offset + len`.
