@@ -72,8 +72,8 @@ impl Accounts {
         let Some(seat) = self.seat else { return };
         let local = self.local_bytes(pager);
         if seat.whole().is_none() {
-            // After the budget has shrunk, pages must still be evicted. Until then, the reported budget falls only to
-            // the local bytes.
+            // After the budget has shrunk, pages must still be evicted. Until they are evicted, the reported budget
+            // does not fall below the local bytes.
             let budget = self.budget_bytes(pager).max(local.min(self.told));
             if budget != self.told {
                 self.told = budget;
@@ -117,7 +117,7 @@ impl Accounts {
         match (self.seat, self.seat.and_then(|seat| seat.whole())) {
             (_, Some(whole)) => to.budget_bytes.store(whole, Relaxed),
             (None, None) => raise(&to.budget_bytes, self.budget_bytes(pager)),
-            // `stepped` reports the budget of this process whenever it changes.
+            // Nothing is to be done here: `stepped` reports the budget of this process whenever it changes.
             (Some(_), None) => {}
         }
         let mut words = Words { text: [0; 1023], len: 0 };

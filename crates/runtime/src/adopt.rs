@@ -59,8 +59,8 @@ pub unsafe fn adopt(pieces: &[Piece]) -> Result<(), AdoptError> {
     let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
     let (addr, len) = (first.addr, last.addr + last.len - first.addr);
     let state = ready().filter(|_| active()).ok_or(AdoptError::Room(len))?;
-    // Each byte's offset in far memory equals its address modulo the largest page size. So a huge page can be moved as
-    // a whole.
+    // The offset of a byte in far memory and its address are congruent modulo the largest page size. So a huge page can
+    // be moved as a whole.
     let lead = addr % MARK;
     let taken = (lead + len).next_multiple_of(MARK);
     let mask = SignalMask::block_all();

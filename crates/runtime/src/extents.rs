@@ -79,8 +79,8 @@ impl Extents {
         Some(start)
     }
 
-    /// Allocates all free pages that overlap `[off, off + len)`. The part in each gap becomes an allocation of its own.
-    /// Used when the program maps freed addresses again (MAP_FIXED). Returns the number of bytes allocated.
+    /// Allocates all free pages that overlap `[off, off + len)`. The claimed part of each gap becomes a separate
+    /// allocation. Used when the program maps freed addresses again (MAP_FIXED). Returns the number of bytes allocated.
     pub fn claim(&mut self, off: u64, len: u64) -> u64 {
         let start = off & !(PAGE - 1);
         let Some(end) = off.checked_add(len).and_then(round_up) else {
@@ -161,8 +161,8 @@ impl Extents {
     }
 
     /// Grows the allocation at `off` in place to `new_len` (rounded up to pages). Returns false, and changes nothing,
-    /// if no allocation starts at `off`, if it is longer than `new_len`, or if the gap behind it is too short. Returns
-    /// false also if the new length is at least [`LARGE`] and `off` is no multiple of [`LARGE`].
+    /// if no allocation starts at `off`, if the allocation is longer than `new_len`, or if the gap behind it is too
+    /// short. Returns false also if the new length is at least [`LARGE`] and `off` is no multiple of [`LARGE`].
     pub fn grow_in_place(&mut self, off: u64, new_len: u64) -> bool {
         let (Some(old), Some(new)) = (self.allocation(off), round_up(new_len)) else {
             return false;
@@ -185,8 +185,8 @@ impl Extents {
     }
 
     /// Shortens the allocation at `off` to `new_len` (rounded up to pages). Returns the number of bytes cut from its
-    /// end. Returns `None`, and changes nothing, if no allocation starts at `off`, if it is shorter than `new_len`, or
-    /// if `new_len` is 0.
+    /// end. Returns `None`, and changes nothing, if no allocation starts at `off`, if the allocation is shorter than
+    /// `new_len`, or if `new_len` is 0.
     pub fn shrink(&mut self, off: u64, new_len: u64) -> Option<u64> {
         let old = self.allocation(off)?;
         let new = round_up(new_len).filter(|&new| new > 0 && new <= old)?;

@@ -100,8 +100,8 @@ static PARENT: AtomicI32 = AtomicI32::new(0);
 /// Number of descriptors that a child opens in addition to one for each recorded descriptor of its parent.
 const CHILD_DESCRIPTORS: usize = 4;
 
-/// Returns whether a forked child could open all descriptors that paging needs. If not, the caller makes the fork fail.
-/// Otherwise the child would lose its parent's far memory.
+/// Returns whether a forked child could open all descriptors that paging needs. If not, the caller makes the fork fail,
+/// because the child would lose its parent's far memory.
 pub fn can_fork() -> bool {
     process::state().is_none() || room().is_some()
 }

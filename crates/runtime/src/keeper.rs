@@ -17,8 +17,8 @@ use crate::process::state;
 use crate::watchdog::{Hang, Watchdog};
 use crate::{gate, heap, threads, tracing};
 
-/// Minimum number of far bytes of a run at whose end near memory (Hanare's own data) is counted. Counting takes about a
-/// millisecond.
+/// Near memory (Hanare's own data) is counted at the end of a run that had at least this many far bytes. Counting takes
+/// about a millisecond.
 const NEAR_COUNTED_MIN: u64 = 16 << 20;
 
 /// Futex word by which other threads wake the keeper when it must act immediately.

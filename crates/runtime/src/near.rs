@@ -19,7 +19,7 @@ use crate::fatal::{self, EXIT_KERNEL};
 /// Blocks of at least this size, in bytes, are separate mappings. Smaller blocks are in glibc's heap.
 pub const LARGE: usize = 1 << 20;
 
-/// Size of the kernel's page in bytes. Every mapping made here has a multiple of this size.
+/// Size of the kernel's page in bytes. The length of every mapping made here is a multiple of this size.
 const PAGE: usize = 4096;
 
 /// Alignment of glibc's blocks in bytes, on the 64-bit machines that Hanare supports.
@@ -27,11 +27,11 @@ const MALLOC_ALIGN: usize = 16;
 
 /// The C library's own allocation functions, looked up in that library. The dynamic linker alone could bind even their
 /// internal names to another allocator that defines them, such as tcmalloc. That allocator may call `mmap`, which
-/// enters Hanare again. Hanare would then call the allocator while it is already running.
+/// enters Hanare again. Hanare would then enter that allocator a second time.
 ///
 /// Each function is called through a pointer. At first, every pointer holds a function that looks up all functions. All
 /// functions come from one allocator. It is the C library's allocator if the library defines all functions. Otherwise,
-/// as in a static program, it is the one that the linker has bound.
+/// as in a static program, it is the allocator to which the linker has bound the names.
 #[cfg(target_env = "gnu")]
 mod heap {
     use std::ffi::{CStr, c_void};

@@ -65,8 +65,8 @@ pub(crate) fn is_reserved(addr: usize) -> bool {
     addr.wrapping_sub(BASE.load(Relaxed)) < LEN.load(Relaxed)
 }
 
-/// Returns whether `addr` is far, and the end of the range from `addr` on in which every address has the same answer.
-/// This end is at most `end`.
+/// Returns whether `addr` is far, and the end of a range that starts at `addr` and in which every address has the same
+/// answer. This end is at most `end`.
 pub fn run(addr: usize, end: usize) -> (bool, usize) {
     let Some(windows) = windows() else {
         let (base, len) = (base(), len());

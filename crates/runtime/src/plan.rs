@@ -14,8 +14,8 @@ const MOVE_FROM_BYTES: usize = 64 << 10;
 /// Bytes of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
 /// Page size, in bytes, in sigsegv mode with guard pages (MADV_GUARD_INSTALL), if the budget may be small. Example:
-/// Python uses 4 to 16 MiB. With a quarter of this in local memory, it starts in acceptable time with pages of 4 KiB,
-/// but not with pages of 16 or 64 KiB.
+/// Python uses 4 to 16 MiB. With a quarter of this in local memory, Python starts in acceptable time with pages of 4
+/// KiB, but not with pages of 16 or 64 KiB.
 const GUARDED_SMALL_BYTES: usize = 4 << 10;
 /// Page size, in bytes, in sigsegv mode with guard pages, if the budget is not small.
 const GUARDED_BYTES: usize = 16 << 10;
@@ -27,13 +27,13 @@ const HUGE_PAGES_MIN: u64 = limits::WIDE_PAGES_MIN as u64;
 /// Maximum number of frames for dirty pages in transit to a server. These frames are needed only if pages are copied,
 /// and not moved.
 const STAGING_FRAMES_MAX: u64 = 512;
-/// Size, in bytes, of all frames for dirty pages if the budget is a percentage of the program's allocations. The size
-/// of the allocations is not known at the start.
+/// Total size, in bytes, of the frames for dirty pages if the budget is a percentage of the program's allocations. The
+/// size of the allocations is not known at the start.
 const STAGING_BYTES_OF_SHARE: u64 = 1 << 20;
 /// Divisor of local memory: the frames for dirty pages take at most 1/8 of it.
 const STAGING_PART: u64 = 8;
-/// Smallest slot, in bytes, in a private server's memory, which this process reads and writes itself. With slots of 4
-/// KiB, the table of slots would need more near memory than the pager's own tables.
+/// Smallest slot size, in bytes, with a private server, whose memory this process reads and writes itself. With slots
+/// of 4 KiB, the table of slots would need more near memory than the pager's own tables.
 const DIRECT_SLOT_MIN: usize = 64 << 10;
 // A slot is copied through a buffer of `RUN_BYTES_MAX` bytes.
 const _: () = assert!(DIRECT_SLOT_MIN <= limits::RUN_BYTES_MAX as usize);
@@ -89,8 +89,8 @@ impl Plan {
         if moves_aside { WORKS * limits::VICTIMS_MAX } else { 0 }
     }
 
-    /// Returns the pager's budget in bytes if the share of local memory is `percent` of `far` bytes. The frames for
-    /// dirty pages (`overhead_bytes`) are subtracted from the share, but at most an eighth of the share.
+    /// Returns the pager's budget in bytes if the share of local memory is `percent` of `far` bytes. Subtracts the
+    /// frames for dirty pages (`overhead_bytes`) from the share, but not more than an eighth of the share.
     pub(crate) fn budget_of_share(&self, far: u64, percent: u8) -> u64 {
         let share = far / 100 * u64::from(percent);
         share - self.overhead_bytes.min(share / STAGING_PART)
@@ -166,7 +166,7 @@ fn size_in_place(features: &Features, local: Local, direct: bool) -> usize {
     if features.guards {
         let is_small = match local {
             Local::Bytes(bytes) => bytes < HUGE_PAGES_MIN * HUGE_BYTES as u64,
-            // A percentage of the allocations is small at first.
+            // A budget that is a percentage of the allocations is small at first.
             Local::Percent(_) => direct,
         };
         return if is_small { GUARDED_SMALL_BYTES } else { GUARDED_BYTES };

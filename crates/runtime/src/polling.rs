@@ -2,8 +2,8 @@
 //!
 //! An idle virtual CPU takes some 20 us to wake. That is several times the time to resolve a fault. The scheduler tends
 //! to place a woken thread on an idle CPU. So while faults follow each other closely, pollers spin on the otherwise
-//! idle CPUs, at the lowest priority (nice 19). Any other thread takes the CPU from a poller at once, and woken threads
-//! return to the CPUs on which they ran before. No poller spins longer than a millisecond after the last fault.
+//! idle CPUs, at the lowest priority (nice 19). Any other thread takes the CPU from a poller immediately, and woken
+//! threads return to the CPUs on which they ran before. No poller spins longer than a millisecond after the last fault.
 //!
 //! The fault handler in the program notifies the pollers through the shared counters. The pollers are threads of the
 //! command that started the program, and not of the program. In the program, they would keep its page tables loaded on

@@ -1,4 +1,4 @@
-//! Ranges of far memory in bytes from its start, and the kernel's page.
+//! Ranges of far memory as byte offsets, and the size of the kernel's page.
 
 /// Size of the operating system's page in bytes. It is the smallest range that userfaultfd copies or wakes.
 pub(crate) const OS_PAGE: usize = 4096;

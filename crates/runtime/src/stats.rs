@@ -101,7 +101,7 @@ fn own_file(fd: i32) -> Option<File> {
     if copy < 0 {
         return None;
     }
-    // SAFETY: `copy` is a new open descriptor without another owner.
+    // SAFETY: `copy` is a new open descriptor. Nothing else owns it, so the file may close it.
     Some(File::from(unsafe { OwnedFd::from_raw_fd(copy) })).filter(are_counters)
 }
 

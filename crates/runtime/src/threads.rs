@@ -14,7 +14,7 @@ use hanare_sys::{futex, limits};
 
 use crate::view::Still;
 
-/// Longest time that a thread waits until a thread it has started runs.
+/// Longest time that [`own_thread`] waits until the new thread runs.
 const START_MAX: Duration = Duration::from_secs(10);
 /// Stack size, in bytes, of each of Hanare's own threads.
 const STACK_BYTES: usize = 256 << 10;
@@ -46,7 +46,7 @@ pub(crate) fn are_home(thread_mode: bool) {
     HOME.store(thread::first(), Relaxed);
 }
 
-/// Returns whether the calling process is not the one that runs the engine.
+/// Returns whether the engine belongs to another process than the calling one.
 pub(crate) fn are_elsewhere() -> bool {
     HOME.load(Relaxed) != thread::first()
 }

@@ -3,7 +3,7 @@
 //! Waking a thread on the waker's own CPU costs about 2 us. Waking a thread on an idle CPU needs an interrupt to that
 //! CPU, which costs some 20 us if CPUs are virtual. The scheduler prefers the idle CPU. So the handler pins itself to
 //! the CPU of the faulting thread. If the faulting thread still moves to another CPU, the handler confines that thread
-//! to its CPU during each wake-up. Confining has two conditions. The handler must have the right to run first
+//! to the handler's CPU during each wake-up. Confining has two conditions. The handler must have the right to run first
 //! (SCHED_FIFO), so that it can release the thread before the thread runs. The program must have only one thread, so
 //! that no other thread can starve.
 

@@ -290,8 +290,8 @@ impl Seat {
     }
 
     /// Moves the share of this process towards its fair share. Called periodically. `wants` is the number of bytes that
-    /// the process could use. `set_budget` is called with the new budget of the process, in bytes. It returns the
-    /// local bytes of the process afterwards.
+    /// the process could use. `set_budget` receives the new budget of the process, in bytes, and returns the local
+    /// bytes of the process afterwards.
     ///
     /// The share shrinks only after `set_budget` has lowered the budget. Otherwise a fault could still use bytes that
     /// another process has already claimed.
@@ -332,8 +332,8 @@ impl Seat {
     /// budget.
     ///
     /// # Errors
-    /// If the share cannot be reserved for lack of bytes: the number of bytes that parent and child could hold
-    /// together. 0 if no entry is free, or the lock cannot be taken.
+    /// The number of bytes that parent and child could hold together, if this number is too small for the share. 0 if
+    /// no entry is free, or the lock cannot be taken.
     pub(crate) fn promise(&self, bytes: u64, local: u64, must: bool) -> Result<Seat, u64> {
         let (tree, counters) = (self.tree, self.counters);
         let shared = tree.whole.load(Relaxed) > 0;

@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Maximum number of waits that are watched at the same time. Further waits are not watched. A hang is still found,
-/// because the watched waits do not end in a hang either.
+/// because during a hang the watched waits do not end either.
 const WAITS: usize = 64;
 /// Maximum number of milliseconds that one check adds to the lengths of waits, however long ago the last check was.
 const STEP_MAX_MS: u64 = 200;
