@@ -2,8 +2,8 @@
 //! few further calls.
 //!
 //! This module only converts pointers. The work is done by `far` (whole pages), `heap` (blocks) and `options` (the
-//! command line). Every block is far, whatever its size: the program asks for far memory explicitly, so the least size
-//! that `HANARE_FAR` sets for malloc does not apply.
+//! command line). Every block is far, whatever its size. `HANARE_FAR`, the least size of a far block, applies only to
+//! malloc: here the program asks for far memory explicitly.
 //!
 //! Under `hanare run`, the preload library provides the same functions, and its engine already runs. Then `dlm_startup`
 //! only takes Hanare's options out of the program's arguments.

@@ -1,4 +1,4 @@
-//! The allocated parts of the far address space: a page-granular extent manager over `[0, len)`.
+//! Records which ranges of the far address space `[0, len)` are allocated, in whole pages.
 //!
 //! All bookkeeping is kept outside the managed space, in near memory, as in the DLM allocator (Saito, Midorikawa, Kai,
 //! section 3). The gaps (free ranges) are ordered twice: by address, to merge neighbours on a free, and by size, to

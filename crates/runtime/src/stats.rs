@@ -33,7 +33,8 @@ struct Shared {
     tree: Tree,
 }
 
-/// The mapped counters of a run. Dropping this value unmaps them. An engine keeps it until the process ends.
+/// The mapped counters of a run. Dropping this value unmaps the counters. An engine keeps them mapped until the process
+/// ends.
 pub struct Stats {
     mapping: Mapping,
 }

@@ -34,7 +34,7 @@ pub(crate) struct Windows {
     count: AtomicUsize,
     /// Lock that lets one thread at a time add a window.
     adding: LockCell<()>,
-    /// One bit for each block of [`MARK`] bytes: set if a window or a hole meets the block.
+    /// One bit for each block of [`MARK`] bytes: set if a window or a hole overlaps the block.
     marked: Bits,
     /// One bit for each page: set if the page is a hole.
     holes: Bits,
@@ -58,7 +58,7 @@ impl Windows {
     }
 
     /// Adds a window: the far bytes of `span` are at `addr` from now on. Returns false when there are too many windows.
-    /// `span` and `addr` are page-aligned. `span` lies in the reservation and meets no other window.
+    /// `span` and `addr` are page-aligned. `span` lies in the reservation and overlaps no other window.
     pub(crate) fn add(&self, addr: usize, span: Span) -> bool {
         let adding = self.adding.lock();
         let index = self.count.load(Relaxed);

@@ -119,7 +119,7 @@ impl Options {
 
     /// Returns the settings. An option overrides its environment variable, which `lookup` reads. `HANARE_LOCAL`
     /// overrides the budget in the host file, and the host file overrides `HANARE_SERVERS`. The settings may name no
-    /// server; then the caller can start a private one.
+    /// server. In that case, the caller can start a private one.
     pub(crate) fn settings(mut self, lookup: impl Fn(&str) -> Option<OsString>) -> Result<Settings, OptionsError> {
         let hosts = self.hosts()?;
         let chosen = |name: &'static str| {
