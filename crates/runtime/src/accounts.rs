@@ -7,15 +7,15 @@ use hanare_paging::{self as paging, Pager};
 use crate::counters::{Counters, add, raise};
 use crate::tree::Seat;
 
-/// The part of this process' counts that is already in the shared counters. Several processes add to the same counters,
-/// so each adds only what it has counted since its last addition.
+/// Adds the pager's counts of this process to the shared counters. Several processes add to the same counters, so each
+/// process adds only what it has counted since its last addition.
 pub(crate) struct Accounts {
     counters: &'static Counters,
     published: paging::Counters,
     unit_bytes: u64,
     overhead_bytes: u64,
-    /// The process' budget share, where it reports its local bytes. If processes share no budget, it also reports its
-    /// own budget there.
+    /// The entry of this process in the table of budget shares. It receives the local bytes. If processes share no
+    /// budget, it also receives the budget of this process. `None` until `sit` is called.
     seat: Option<Seat>,
     /// The budget last reported, in bytes.
     told: u64,
@@ -51,7 +51,7 @@ impl Accounts {
         Self { published: *pager.counters(), ..Self::new(counters, unit_bytes, overhead_bytes) }
     }
 
-    /// Reports the local bytes of the process in its budget share `seat` from now on.
+    /// From now on, records the local bytes of this process in `seat`, its entry in the table of budget shares.
     pub(crate) fn sit(&mut self, seat: Seat, pager: &Pager) {
         (self.seat, self.told) = (Some(seat), 0);
         self.stepped(pager);
@@ -66,12 +66,14 @@ impl Accounts {
         u64::from(pager.local_units()) * self.unit_bytes + self.overhead_bytes
     }
 
-    /// Publishes the local bytes, and the budget if processes share none. Called after each step of the pager.
+    /// Publishes the local bytes. If each process has its own budget, publishes that budget too. Called after each step
+    /// of the pager.
     pub(crate) fn stepped(&mut self, pager: &Pager) {
         let Some(seat) = self.seat else { return };
         let local = self.local_bytes(pager);
         if seat.whole().is_none() {
-            // When the budget shrinks, the reported budget follows only as fast as pages are evicted.
+            // After the budget has shrunk, pages must still be evicted. Until they are evicted, the reported budget
+            // does not fall below the local bytes.
             let budget = self.budget_bytes(pager).max(local.min(self.told));
             if budget != self.told {
                 self.told = budget;
@@ -115,11 +117,11 @@ impl Accounts {
         match (self.seat, self.seat.and_then(|seat| seat.whole())) {
             (_, Some(whole)) => to.budget_bytes.store(whole, Relaxed),
             (None, None) => raise(&to.budget_bytes, self.budget_bytes(pager)),
-            // `stepped` reports the budget of this process whenever it changes.
+            // Nothing is to be done here: `stepped` reports the budget of this process whenever it changes.
             (Some(_), None) => {}
         }
         let mut words = Words { text: [0; 1023], len: 0 };
-        // Text that does not fit is left out.
+        // Ignored: a text that does not fit into the buffer is left out.
         let _ = pager.describe(&mut words);
         to.choices.set(std::str::from_utf8(&words.text[..words.len]).unwrap_or_default());
         self.published = now;

@@ -1,9 +1,9 @@
 //! Makes existing memory of the program far without changing its address. Static arrays need this, because no call
 //! allocates them.
 //!
-//! The pages are moved aside, to another address, and an alias mapping of far memory takes their place. Then their
-//! contents are copied to the alias mapping by ordinary writes, which fault. So local memory stays within the budget
-//! from the start.
+//! The pages are moved aside, to another address, and an alias mapping of far memory takes their place. Then the
+//! contents are copied to the alias mapping by ordinary writes. These writes fault like writes of the program, so local
+//! memory stays within the budget.
 
 use hanare_sys::copy;
 use hanare_sys::map::{self, MapError, Mapping};
@@ -16,13 +16,13 @@ use crate::view::ViewError;
 use crate::windows::{MARK, WINDOWS_MAX};
 use crate::{gate, places};
 
-/// Most successful calls of [`adopt`] in a process.
+/// Maximum number of successful calls of [`adopt`] in a process.
 pub const ADOPTED_MAX: usize = WINDOWS_MAX;
 
 /// Why memory at a given address cannot be made far.
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptError {
-    /// Far memory is not running, or has no room.
+    /// Far memory is not running, or it has no room for this many bytes.
     #[error("no room in far memory for static arrays of {0} bytes; raise HANARE_RESERVE or set HANARE_STATIC=off")]
     Room(usize),
     /// There is no space to move the pages aside.
@@ -40,32 +40,33 @@ pub struct Piece {
     pub addr: usize,
     /// Length in bytes, whole pages.
     pub len: usize,
-    /// Whether the mapping is backed by a file, so that pages never accessed hold the file's bytes. Otherwise they are
-    /// zeroes.
+    /// Whether the mapping is backed by a file. If so, pages that were never accessed hold the file's bytes. Otherwise,
+    /// they are zero.
     pub file: bool,
 }
 
-/// Makes memory far at its address and keeps its contents. The pieces are in address order without gaps.
+/// Makes the memory of `pieces` far. Its address and its contents stay the same. The pieces are in address order
+/// without gaps.
 ///
 /// # Errors
 /// See [`AdoptError`]. After [`AdoptError::View`] the contents are lost, and the program must not run.
 ///
 /// # Safety
 /// The caller owns the pieces. Each piece is a private, readable and writable mapping of the program, or a part of one.
-/// Nothing else accesses the pieces during the call: no other thread, and no code that resolves a fault of this thread.
+/// During the call, no other thread accesses the pieces, and neither does the code that resolves faults of this thread.
 /// The trap signal is not blocked.
 pub unsafe fn adopt(pieces: &[Piece]) -> Result<(), AdoptError> {
     let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
     let (addr, len) = (first.addr, last.addr + last.len - first.addr);
     let state = ready().filter(|_| active()).ok_or(AdoptError::Room(len))?;
-    // The offset and the address of a byte are equal modulo the largest page size, so that huge pages can be moved
-    // whole.
+    // The offset of a byte in far memory and its address are congruent modulo the largest page size. So a huge page can
+    // be moved as a whole.
     let lead = addr % MARK;
     let taken = (lead + len).next_multiple_of(MARK);
     let mask = SignalMask::block_all();
     let inside = gate::enter();
     let start = state.extents.lock().alloc(taken as u64, MARK as u64).ok_or(AdoptError::Room(len))?;
-    // SAFETY: the caller of `adopt` guarantees for the pieces what `take` requires.
+    // SAFETY: the caller of `adopt` owns the pieces, and nothing else accesses them during the call.
     let aside = match unsafe { Aside::take(pieces) } {
         Ok(aside) => aside,
         Err(error) => {
@@ -74,7 +75,8 @@ pub unsafe fn adopt(pieces: &[Piece]) -> Result<(), AdoptError> {
         }
     };
     let span = Span { offset: start as usize + lead, len };
-    // SAFETY: the caller owns the range. Its pieces were moved aside, and `take` only left reservations without access.
+    // SAFETY: the caller owns the range. `take` has moved its contents aside and left only inaccessible reservations,
+    // so the alias mapping replaces nothing in use.
     unsafe { state.engine.view().add_window(addr, span) }?;
     places::look_up_in(state.engine.view().windows());
     state.idles_more((taken - len) as u64);
@@ -92,7 +94,7 @@ struct Aside {
 }
 
 impl Aside {
-    /// Moves the pieces aside. On an error all of them are in their old place.
+    /// Moves the pieces aside, to other addresses. On an error, all pieces are back at their old addresses.
     ///
     /// # Safety
     /// The caller owns the pieces. Each piece is a private mapping or a part of one. Nothing accesses the old addresses
@@ -103,7 +105,8 @@ impl Aside {
         // the move. Otherwise the kernel could use it for another mapping.
         let places: Result<Vec<_>, _> = pieces.iter().map(|piece| Mapping::reserve_none(piece.len)).collect();
         for (&piece, place) in pieces.iter().zip(places?) {
-            // SAFETY: the caller owns the piece. `place` is a mapping of our own of the same length, just reserved.
+            // SAFETY: the caller owns the piece. `place` has the same length and was just reserved, so nothing else
+            // uses its range.
             let moved = unsafe { map::move_to(piece.addr, place.addr(), piece.len) };
             let claimed = moved.and_then(|()| {
                 aside.pieces.push((piece, place));
@@ -117,11 +120,12 @@ impl Aside {
         Ok(aside)
     }
 
-    /// Moves everything back to its old place.
+    /// Moves all pieces back to their old addresses.
     fn put_back(self) {
         for (piece, place) in self.pieces {
             let from = place.leak();
-            // SAFETY: `from` is the mapping to which `take` moved the piece. The old range belongs to the same caller.
+            // SAFETY: `take` moved the piece to `from`, so nothing else uses that mapping. The piece's old range
+            // belongs to the caller of `take`.
             // Ignored: a mapping that could be moved once can also be moved back.
             let _ = unsafe { map::move_to(from, piece.addr, piece.len) };
         }

@@ -1,9 +1,9 @@
-//! The C API of `include/dlmm.h`. It has the calls of the DLM papers, so that their programs compile unchanged, and two
-//! calls more.
+//! The C API of `include/dlmm.h`. It has the calls of the DLM papers, so that their programs compile unchanged, and a
+//! few further calls.
 //!
 //! This module only converts pointers. The work is done by `far` (whole pages), `heap` (blocks) and `options` (the
-//! command line). Every block is far, whatever its size. The least size of `HANARE_FAR` does not apply here, because
-//! the program asks for far memory explicitly.
+//! command line). Every block is far, whatever its size. `HANARE_FAR`, the least size of a far block, applies only to
+//! malloc: here the program asks for far memory explicitly.
 //!
 //! Under `hanare run`, the preload library provides the same functions, and its engine already runs. Then `dlm_startup`
 //! only takes Hanare's options out of the program's arguments.
@@ -46,8 +46,8 @@ fn fail(error: c_int) {
 
 fn refuse(error: &dyn Display) -> ! {
     fatal::say(format_args!("{error}"));
-    // SAFETY: `_exit` ends the process at once. The code 125 means that Hanare failed before the program began its
-    // work.
+    // SAFETY: `_exit` only ends the process and accesses no memory. The code 125 means that Hanare failed before the
+    // program began its work.
     unsafe { libc::_exit(125) }
 }
 
@@ -59,7 +59,7 @@ fn refuse(error: &dyn Display) -> ! {
 /// pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_startup(argc: *mut c_int, argv: *mut *mut *mut c_char) -> c_int {
-    // SAFETY: the caller guarantees for `argc` and `argv` what `take_options` requires.
+    // SAFETY: the caller guarantees that `argc` and `argv` are null or point to the arguments of `main`.
     let options = match unsafe { take_options(argc, argv) } {
         Ok(options) => options,
         Err(error) => refuse(&error),
@@ -202,20 +202,20 @@ fn is_too_early(call: &'static str) -> bool {
 /// `block` is null or a live block of this API that nothing uses afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_free(block: *mut c_void) {
-    // A forked child that cannot use its parent's far memory has nothing to free. Before the start of far memory no
-    // pointer is valid, so `heap::free` reports an error.
+    // A forked child that cannot use its parent's far memory has nothing to free. Before far memory is started, no
+    // pointer is valid, and `heap::free` below reports the error.
     if block.is_null() || (!far::active() && far::is_started()) {
         return;
     }
-    // SAFETY: the caller guarantees that nothing uses the block any more.
+    // SAFETY: the caller guarantees that nothing uses the block afterwards.
     if let Err(error) = unsafe { heap::free(block as usize) } {
         heap::abort_on("dlm_free()", block as usize, error);
     }
 }
 
 /// Changes the size of a block, and moves it if necessary. The bytes up to the smaller size are kept. If there is no
-/// room, leaves the block unchanged, returns null and sets errno. As realloc, allocates a block if `block` is null, and
-/// frees the block if `size` is 0.
+/// room, leaves the block unchanged, returns null and sets errno. Like realloc, allocates a block if `block` is null,
+/// and frees the block if `size` is 0.
 ///
 /// # Safety
 /// `block` is null or a live block of this API that nothing else uses during the call.
@@ -225,7 +225,8 @@ pub unsafe extern "C" fn dlm_realloc(block: *mut c_void, size: usize) -> *mut c_
         return dlm_alloc(size);
     }
     if size == 0 {
-        // SAFETY: the caller gives up the block.
+        // SAFETY: `block` is a live block of this API. A caller that passes a size of 0 does not use the block
+        // afterwards.
         unsafe { dlm_free(block) };
         return null_mut();
     }
@@ -242,7 +243,7 @@ pub unsafe extern "C" fn dlm_realloc(block: *mut c_void, size: usize) -> *mut c_
 /// Applies the program's advice about how it will use `[addr, addr + len)`. Returns 0, or -1 with errno EINVAL.
 ///
 /// # Safety
-/// With `DLM_DISCARD` the program gives up the contents of the range, which lies in one of its blocks.
+/// With `DLM_DISCARD`, the range lies in a block of the caller, and its contents are lost.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlm_advise(addr: *mut c_void, len: usize, advice: c_int) -> c_int {
     let start = addr as usize;
@@ -262,7 +263,7 @@ pub unsafe extern "C" fn dlm_advise(addr: *mut c_void, len: usize, advice: c_int
             // Only whole pages inside the range are discarded: the pages at its edges may hold other data.
             let (from, to) = (start.next_multiple_of(PAGE), end & !(PAGE - 1));
             if from < to {
-                // SAFETY: the caller gives up the contents of the range, which includes these pages.
+                // SAFETY: these pages lie in the range, and the caller agrees to lose the contents of the range.
                 unsafe { far::discard(from, to - from) };
             }
         }
@@ -278,17 +279,17 @@ pub unsafe extern "C" fn dlm_advise(addr: *mut c_void, len: usize, advice: c_int
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DlmStats {
-    /// Local bytes that the budget allows.
+    /// The budget for local memory, in bytes.
     pub local_bytes_budget: u64,
     /// Bytes in local memory now.
     pub local_bytes: u64,
-    /// Most bytes that were ever in local memory.
+    /// Maximum number of bytes that were in local memory at any time.
     pub local_bytes_peak: u64,
     /// Bytes of far memory allocated now.
     pub far_bytes: u64,
-    /// Most bytes of far memory that were ever allocated.
+    /// Maximum number of bytes of far memory that were allocated at any time.
     pub far_bytes_peak: u64,
-    /// Accesses that trapped, of every kind.
+    /// Accesses that trapped, except accesses to pages that were only unmapped for reference sampling.
     pub faults: u64,
     /// Pages fetched from memory servers.
     pub pages_in: u64,
@@ -300,7 +301,7 @@ pub struct DlmStats {
     pub bytes_out: u64,
     /// Pages prefetched.
     pub prefetch_pages: u64,
-    /// Prefetched pages that were then used.
+    /// Prefetched pages that the program then accessed.
     pub prefetch_used: u64,
     /// Nanoseconds for which the program's threads waited for pages.
     pub swap_ns: u64,
@@ -384,7 +385,8 @@ mod tests {
     fn before_startup_there_is_no_far_memory() {
         let mut here = 0u64;
         let mut stats = DlmStats::default();
-        // SAFETY: `dlm_free` accepts null. `here` and `stats` are variables of the test.
+        // SAFETY: `dlm_free` accepts null. The other pointers refer to `here` and `stats`, which are variables of this
+        // test.
         unsafe {
             dlm_free(null_mut());
             assert_eq!(dlm_advise((&raw mut here).cast(), 8, ADVICE_WILL_NEED), -1);

@@ -18,8 +18,8 @@ pub struct ChooseError {
     pub reason: &'static str,
 }
 
-/// Returns the reason why a mode does not work on this machine. `None` if it works. `Auto` always works, because it can
-/// fall back to sigsegv mode, which needs nothing.
+/// Returns the reason why a mode does not work on this machine, or `None` if it works. `Auto` always works, because it
+/// can fall back to sigsegv mode, which works on every machine.
 #[must_use]
 pub fn obstacle(mode: Mode, features: &Features) -> Option<&'static str> {
     match mode {

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use crate::polling::FaultRate;
 
-/// First word of the counters. It identifies their layout: its last byte is the layout's version.
+/// First word of the counters. It identifies their layout. Its last byte is the version of the layout.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x05");
-/// Buckets of the fault latency histogram.
+/// Number of buckets of the fault latency histogram.
 pub const BUCKETS: usize = 128;
-/// Bytes of the text that lists automatic choices with their reasons.
+/// Size, in bytes, of the text that lists automatic choices with their reasons.
 const CHOICES_LEN: usize = 1024;
-/// Bytes of the text for the name of a policy or prefetcher.
+/// Size, in bytes, of the text for the name of a policy or prefetcher.
 const NAME_LEN: usize = 64;
 
 /// A text kept in the counters, such as the name of the policy.
@@ -20,7 +20,7 @@ const NAME_LEN: usize = 64;
 pub struct Text<const LEN: usize>([AtomicU8; LEN]);
 
 impl<const LEN: usize> Text<LEN> {
-    /// Stores `text`. Cuts it to `LEN - 1` bytes.
+    /// Stores `text`, cut to at most `LEN - 1` bytes.
     pub fn set(&self, text: &str) {
         let mut bytes = text.bytes().take(LEN - 1);
         for slot in &self.0 {
@@ -50,13 +50,13 @@ macro_rules! counters {
             pub policy: Text<NAME_LEN>,
             /// Name of the prefetcher.
             pub prefetch: Text<NAME_LEN>,
-            /// Choices that the engine, the policy and the prefetcher made by themselves, with the reasons.
+            /// A text that lists what the engine, the policy and the prefetcher chose automatically, with the reasons.
             pub choices: Text<CHOICES_LEN>,
             /// The rate of faults on base pages.
             pub fault_rate: FaultRate,
         }
 
-        /// A copy of the counters, read one after another within a moment.
+        /// A copy of the counters. The values were read one after another, not at one instant.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Snapshot {
             $($(#[$doc])* pub $name: u64,)*
@@ -66,12 +66,13 @@ macro_rules! counters {
             pub policy: String,
             /// Name of the prefetcher.
             pub prefetch: String,
-            /// Choices that the engine, the policy and the prefetcher made by themselves, with the reasons.
+            /// A text that lists what the engine, the policy and the prefetcher chose automatically, with the reasons.
             pub choices: String,
         }
 
         impl Counters {
-            /// Copies the counters. Each value is exact, but the values are read one after another.
+            /// Copies the counters. Each value is exact. The values are read one after another, so they belong to
+            /// slightly different times.
             #[must_use]
             pub fn snapshot(&self) -> Snapshot {
                 Snapshot {
@@ -89,15 +90,15 @@ macro_rules! counters {
 counters! {
     /// The time when the engine started. 0 if it never started.
     started_ns,
-    /// The time when the engine stopped in good order. 0 if the program was killed or called `_exit`.
+    /// The time when the engine stopped at the end of the program. 0 if the program was killed or called `_exit`.
     ended_ns,
     /// Read faults on pages that had to come from a server.
     faults_read,
     /// Write faults on pages that had to come from a server.
     faults_write,
-    /// Write faults on a present page that was clean, and so protected against writes.
+    /// Write faults on a present page that was write-protected because it was clean.
     faults_first_write,
-    /// Faults by the first access to a page, which was filled with zeroes.
+    /// Faults at the first access to a page. The pager fills such a page with zeroes.
     faults_zero,
     /// Faults on a page whose bytes were still in a local frame (minor faults).
     faults_rescued,
@@ -107,7 +108,8 @@ counters! {
     faults_hidden,
     /// Pages unmapped to clear their pseudo reference bits.
     pages_hidden,
-    /// Times that a page could not be evicted because a transfer used it (direct I/O, io_uring, a device).
+    /// Number of times that a page could not be evicted because an I/O transfer used it (direct I/O, io_uring, a
+    /// device).
     pages_held_back,
     /// Pages fetched.
     pages_in,
@@ -142,13 +144,13 @@ counters! {
     requests,
     /// Local bytes now: resident pages, pages staged in frames, and pages in transit.
     local_bytes,
-    /// Most local bytes there ever were.
+    /// Maximum of `local_bytes` during the run.
     local_bytes_peak,
     /// The budget for local bytes.
     budget_bytes,
     /// Far bytes allocated now.
     far_bytes,
-    /// Most far bytes there ever were.
+    /// Maximum of `far_bytes` during the run.
     far_bytes_peak,
     /// Base pages in use now, if the page size is chosen automatically.
     pages_small,
@@ -158,7 +160,8 @@ counters! {
     promotions,
     /// Changes from huge pages to base pages.
     demotions,
-    /// Processes that had far memory of their own.
+    /// Number of processes that started an engine. A process counts again if it executes another program that starts
+    /// one.
     processes,
     /// Forked children that started an engine at the fork. They share the evicted pages of their parents.
     forks,
@@ -166,8 +169,8 @@ counters! {
     mode,
     /// Page size in bytes. 0 if it is chosen automatically.
     page_size,
-    /// Local bytes of the heap's and the pager's own data at the end of the run. 0 if the run had less than 16 MiB of
-    /// far memory.
+    /// Resident bytes of the heap's and the pager's own data at the end of the run. 0 if the run had less than 16 MiB
+    /// of far memory.
     near_bytes,
     /// Allocations refused because the servers had no room for them.
     allocations_refused,
@@ -182,7 +185,7 @@ pub fn add(counter: &AtomicU64, amount: u64) {
 /// Raises a counter to `value` if it is lower.
 #[inline]
 pub fn raise(counter: &AtomicU64, value: u64) {
-    // Most calls change nothing. The read before saves them an atomic write to a shared cache line.
+    // Most calls change nothing. For them, this read avoids an atomic write to a shared cache line.
     if counter.load(Relaxed) < value {
         counter.fetch_max(value, Relaxed);
     }

@@ -13,7 +13,7 @@ use crate::{kernel, places};
 /// there.
 ///
 /// # Safety
-/// The caller owns the range and gives it up: nothing uses or borrows it any more.
+/// The caller owns the range. Nothing uses or borrows the range afterwards.
 pub unsafe fn make_hole(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     inside(move || {
@@ -21,8 +21,8 @@ pub unsafe fn make_hole(addr: usize, len: usize) {
         state.engine.view().set_access(Span { offset, len }, Prot::READ_WRITE);
         state.engine.view().puncture(Span { offset, len });
         places::look_up_in(state.engine.view().windows());
-        // A unit at an edge of the range may lie only partly in it, so it was not discarded. If its page is in transit,
-        // the transfer must end before the caller maps something else.
+        // A unit (the pager's smallest page) at an edge of the range may lie only partly in the range. Such a unit was
+        // not discarded. If it is in transit, the transfer must end before the caller maps something else.
         let unit = state.granularity;
         for unit in [offset / unit, (offset + len - 1) / unit] {
             state.engine.settle(unit as u32);
@@ -31,17 +31,18 @@ pub unsafe fn make_hole(addr: usize, len: usize) {
     });
 }
 
-/// Makes page-aligned far memory ordinary memory with the same contents, for good. Needed for executable memory and for
-/// the part of a thread's stack that the kernel accesses, which cannot be far.
+/// Turns page-aligned far memory into ordinary memory for good, and keeps its contents. Two kinds of memory cannot be
+/// far: executable memory, and the part of a thread's stack that the kernel accesses.
 ///
 /// # Errors
-/// The errno of the kernel's refusal. In that case the range stays far, and is readable and writable.
+/// `ENOMEM` if there is no memory for a copy, or the errno with which the kernel refuses to change the access rights.
+/// In both cases the range stays far.
 ///
 /// # Safety
 /// The caller owns the range. No other thread uses it during the call, and nothing borrows it.
 pub unsafe fn expel(addr: usize, len: usize) -> Result<(), i32> {
     let aside = Mapping::anonymous(len).map_err(|_| libc::ENOMEM)?;
-    // SAFETY: the caller owns the range, and nothing borrows it.
+    // SAFETY: the caller owns the range. Nothing borrows it, so no reference depends on its access rights.
     unsafe { protect(addr, len, Prot::READ_WRITE.0) }?;
     copy_touched(addr, aside.as_ptr(), len);
     // SAFETY: the caller owns the range, and nothing uses or borrows it. Its contents were copied to `aside`.
@@ -65,8 +66,8 @@ fn copy_touched(addr: usize, to: *mut u8, len: usize) {
         let untouched = inside(move || state.engine.is_untouched((at / state.granularity) as u32));
         if !untouched {
             let from = (addr + (at - offset)) as *const u8;
-            // SAFETY: both ranges are whole mapped pages, `from` in the caller's range and `to` in the copy. Signals
-            // are not blocked here, so faults on `from` are resolved.
+            // SAFETY: both ranges are whole mapped pages. `from` lies in the caller's range, and the other range lies
+            // in the zeroed memory at `to`. Signals are not blocked here, so faults on `from` are resolved.
             unsafe { copy::copy(from, to.add(at - offset), next - at) };
         }
         at = next;

@@ -1,8 +1,9 @@
-//! The allocated parts of the far address space: a page-granular extent manager over `[0, len)`.
+//! Records which ranges of the far address space `[0, len)` are allocated, in whole pages.
 //!
-//! All bookkeeping is out of band, in near memory, as in the DLM allocator (Saito, Midorikawa, Kai, section 3). The
-//! gaps (free ranges) are ordered twice: by address, to merge neighbours on a free, and by size, to find the smallest
-//! sufficient gap. The allocations are ordered by address. Nothing here accesses a far page or takes a lock.
+//! All bookkeeping is kept outside the managed space, in near memory, as in the DLM allocator (Saito, Midorikawa, Kai,
+//! section 3). The gaps (free ranges) are ordered twice: by address, to merge neighbours on a free, and by size, to
+//! find the smallest sufficient gap. The allocations are ordered by address. Nothing here accesses a far page or takes
+//! a lock.
 //!
 //! Offsets and lengths are in bytes, and are multiples of [`PAGE`]. An allocation of [`LARGE`] or more bytes starts on
 //! a [`LARGE`] boundary. So a huge page never holds the ends of two large arrays.
@@ -15,8 +16,8 @@ pub const PAGE: u64 = 4096;
 /// Largest page of the pager, in bytes. An allocation of at least this size starts on a multiple of it.
 pub const LARGE: u64 = 2 << 20;
 
-/// Number of gaps that are tried first, from the smallest sufficient one on. Such a gap may hold no aligned range. If
-/// none of these gaps does, a gap that is longer by the alignment is searched.
+/// Number of gaps that a search tries first, from the smallest sufficient one on. Because of the alignment, the
+/// allocation may fit into none of them. The search then takes a gap that is longer by the alignment.
 const CLOSE_FITS_TRIED: usize = 16;
 
 /// The allocated and the free parts of `[0, len)`.
@@ -78,8 +79,8 @@ impl Extents {
         Some(start)
     }
 
-    /// Allocates all free pages that overlap `[off, off + len)`. The part in each gap becomes an allocation of its own.
-    /// Used when the program maps freed addresses again (MAP_FIXED). Returns the number of bytes allocated.
+    /// Allocates all free pages that overlap `[off, off + len)`. The claimed part of each gap becomes a separate
+    /// allocation. Used when the program maps freed addresses again (MAP_FIXED). Returns the number of bytes allocated.
     pub fn claim(&mut self, off: u64, len: u64) -> u64 {
         let start = off & !(PAGE - 1);
         let Some(end) = off.checked_add(len).and_then(round_up) else {
@@ -160,8 +161,8 @@ impl Extents {
     }
 
     /// Grows the allocation at `off` in place to `new_len` (rounded up to pages). Returns false, and changes nothing,
-    /// if no allocation starts at `off`, if it is longer than `new_len`, or if the gap behind it is too short. Returns
-    /// false also if the new length is at least [`LARGE`] and `off` is no multiple of [`LARGE`].
+    /// if no allocation starts at `off`, if the allocation is longer than `new_len`, or if the gap behind it is too
+    /// short. Returns false also if the new length is at least [`LARGE`] and `off` is no multiple of [`LARGE`].
     pub fn grow_in_place(&mut self, off: u64, new_len: u64) -> bool {
         let (Some(old), Some(new)) = (self.allocation(off), round_up(new_len)) else {
             return false;
@@ -184,8 +185,8 @@ impl Extents {
     }
 
     /// Shortens the allocation at `off` to `new_len` (rounded up to pages). Returns the number of bytes cut from its
-    /// end. Returns `None`, and changes nothing, if no allocation starts at `off`, if it is shorter than `new_len`, or
-    /// if `new_len` is 0.
+    /// end. Returns `None`, and changes nothing, if no allocation starts at `off`, if the allocation is shorter than
+    /// `new_len`, or if `new_len` is 0.
     pub fn shrink(&mut self, off: u64, new_len: u64) -> Option<u64> {
         let old = self.allocation(off)?;
         let new = round_up(new_len).filter(|&new| new > 0 && new <= old)?;

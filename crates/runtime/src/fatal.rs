@@ -13,8 +13,8 @@ pub(crate) const EXIT_KERNEL: i32 = 123;
 /// Exit code when far memory could not be started.
 pub(crate) const EXIT_BEFORE: i32 = 125;
 
-/// A message in a buffer on the stack. The code that ends a run may be in the middle of a fault, where it must not
-/// allocate memory.
+/// A message in a buffer on the stack. A run may end while a fault is being resolved, and then no memory may be
+/// allocated.
 struct Line {
     bytes: [u8; 512],
     len: usize,
@@ -42,22 +42,23 @@ pub(crate) fn abort(why: fmt::Arguments<'_>) -> ! {
 /// Prints one line on stderr. Allocates nothing.
 pub(crate) fn say(why: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 512], len: 0 };
-    // A message that does not fit is cut.
+    // Ignored: a message that does not fit is cut, which is no error.
     let _ = write!(line, "hanare: {why}");
     line.bytes[line.len] = b'\n';
     // SAFETY: `write` reads `line.len + 1` initialised bytes of `line.bytes`, and is async-signal-safe.
     unsafe { libc::write(2, line.bytes.as_ptr().cast(), line.len + 1) };
 }
 
-/// Prints the reason on stderr and ends the process at once, without running any code of the program. If several
+/// Prints the reason on stderr and ends the process immediately, without running any code of the program. If several
 /// threads call this at the same time, only one of them prints.
 pub(crate) fn die(code: i32, why: fmt::Arguments<'_>) -> ! {
     #[cfg(test)]
     ended::unwind(code, why);
     while SAID.swap(true, AcqRel) {
-        // SAFETY: `usleep` only suspends this thread. The thread that prints ends the whole process meanwhile.
+        // SAFETY: `usleep` only suspends this thread. Normally the printing thread ends the process during this time.
         unsafe { libc::usleep(1_000_000) };
-        // The process still exists, so the printing thread was delayed. Printing twice is better than not at all.
+        // The process still exists, so the printing thread was delayed. This thread prints its message too, because two
+        // messages are better than none.
         SAID.store(false, Release);
     }
     say(why);
@@ -65,7 +66,7 @@ pub(crate) fn die(code: i32, why: fmt::Arguments<'_>) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Lets a test inspect the end of a run: [`die`] then unwinds instead of ending the process.
+/// Lets a test inspect the end of a run. In such a test, [`die`] unwinds instead of ending the process.
 #[cfg(test)]
 pub(crate) mod ended {
     use std::cell::Cell;

@@ -7,7 +7,7 @@
 //! its own trap, page frames, links to the servers and threads. Without a trap, an evicted page would read as zeroes.
 //!
 //! A child needs none of this if no page was ever evicted and its budget share has room for all far bytes. Such a child
-//! is *dormant*: it has no running engine, because every page that it accesses is either present or rightly zero. A
+//! is *dormant*: it has no running engine, because every page that it accesses is either present or still zero. A
 //! dormant child starts its engine when it first allocates or frees far memory. Most children never do, because they
 //! execute another program.
 
@@ -38,16 +38,16 @@ use hanare_store::{Kind, Links};
 
 /// The reason reported if another thread of the parent was just setting up far memory at the fork.
 const TOO_NEW: &str = "it was forked in the very moment in which far memory was set up";
-/// Longest wait of a fork for pages in transit. If a server does not answer, the program ends sooner.
+/// Longest time that a fork waits for pages in transit. If a server does not answer, the run ends earlier.
 const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 
 /// How a forked child continues.
 enum Plan {
-    /// The parent has no far memory, or none yet.
+    /// The parent has no far memory: it has no engine and is not dormant.
     Nothing,
     /// The child is dormant: it starts its engine at its first use of far memory.
     Dormant,
-    /// The child starts its engine at once, on these links to the servers.
+    /// The child starts its engine immediately, with these links to the servers.
     Running(Links),
     /// The child cannot use its parent's far memory, for this reason.
     Detached(String),
@@ -64,10 +64,10 @@ struct Pending {
 /// have it closed.
 static PENDING: LockCell<Option<Pending>> = LockCell::new(None);
 
-/// Whether the pending fork is a fork of the calling thread. The child has a copy of its parent's flag. The flag is
-/// needed because another thread may have begun a fork before there was far memory, without closing the gate. The end
-/// of that fork must not end the pending one. A fork that needs no preparation leaves the flag unwritten, because a
-/// write would make the kernel copy a page.
+/// Whether the pending fork is a fork of the calling thread. The child has a copy of its parent's flag. Without the
+/// flag, the wrong thread could end the pending fork: a thread whose own fork began without closing the gate, before
+/// there was far memory. A fork that needs no preparation leaves the flag unwritten, because a write would make the
+/// kernel copy a page.
 static IS_PENDING: &Flag = &flags::FORKS;
 
 /// The parts from which a dormant child (one without a running engine) starts its engine later.
@@ -83,14 +83,14 @@ struct Dormant {
     /// advance, because `/proc` may be out of reach later.
     pagemap: Option<Pagemap>,
     extents: Extents,
-    /// Allocated bytes that hold no page of the program.
+    /// Allocated bytes that the program does not use.
     idle: u64,
     launch: Launch,
-    /// The child's budget share. `None` if the child joins the budget when it starts its engine.
+    /// The child's budget share. `None` if the child gets a share only when it starts its engine.
     seat: Option<Seat>,
 }
 
-/// The parts of this process' engine while the process is dormant, in a leaked box. Otherwise null.
+/// Points to a leaked box with the parts of this process' engine while the process is dormant. Otherwise null.
 static DORMANT: AtomicPtr<Dormant> = AtomicPtr::new(std::ptr::null_mut());
 /// Why this child cannot access its parent's far memory.
 static REASON: LockCell<String> = LockCell::new(String::new());
@@ -100,8 +100,8 @@ static PARENT: AtomicI32 = AtomicI32::new(0);
 /// Number of descriptors that a child opens in addition to one for each recorded descriptor of its parent.
 const CHILD_DESCRIPTORS: usize = 4;
 
-/// Returns whether a forked child could open all descriptors that paging needs. If not, the caller lets fork fail.
-/// Otherwise the child would lose its parent's far memory.
+/// Returns whether a forked child could open all descriptors that paging needs. If not, the caller makes the fork fail,
+/// because the child would lose its parent's far memory.
 pub fn can_fork() -> bool {
     process::state().is_none() || room().is_some()
 }
@@ -146,9 +146,10 @@ pub fn in_parent() {
 /// Ends a fork in the child. Call it after the fork.
 pub fn in_child() {
     if !was_pending() {
-        // This fork was not prepared, because there was no far memory when it began. If another thread of the parent
-        // was starting the engine, that thread does not exist here. Then the child's first use of far memory starts an
-        // engine. If the parent's engine had just started, the child cannot use far memory.
+        // This fork was not prepared, because the parent had no far memory when the fork began. At that time, another
+        // thread of the parent may have been starting the engine. That thread does not exist in the child. If it had
+        // not completed the engine, the child's first use of far memory starts an engine. If it had, the child cannot
+        // use far memory.
         gate::reset_if_closed();
         if process::state().is_some() {
             detach(TOO_NEW);
@@ -162,7 +163,7 @@ pub fn in_child() {
     SignalMask::restore(mask);
 }
 
-/// Continues in the child as planned.
+/// Carries out `plan` in the child: starts its engine, makes the child dormant, or makes far memory inaccessible.
 fn go_on(plan: Plan, seat: Option<Seat>) {
     match plan {
         Plan::Nothing => {}
@@ -182,7 +183,7 @@ fn go_on(plan: Plan, seat: Option<Seat>) {
     }
 }
 
-/// Clears the calling thread's flag. Returns whether its fork was pending.
+/// Clears the flag `IS_PENDING` of the calling thread. Returns whether it was set.
 fn was_pending() -> bool {
     IS_PENDING.get() && IS_PENDING.replace(false)
 }
@@ -214,7 +215,8 @@ fn prepare() -> (Plan, Option<Seat>) {
         let room = bytes.max(state.launch.least_bytes());
         if let Ok(promised) = seat.promise(room, engine.local_bytes(), false) {
             state.budget_is(seat.share());
-            // The smaller budget may have evicted pages, so the condition is checked again.
+            // The reservation has made the budget of this process smaller. This may have evicted pages, so the
+            // condition is checked again.
             if is_in_view() {
                 if let Err(reason) = let_fork(engine) {
                     promised.withdraw();
@@ -236,7 +238,7 @@ fn prepare() -> (Plan, Option<Seat>) {
 /// error is the reason why the child cannot use far memory.
 fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String> {
     let engine = &state.engine;
-    // If the limit on descriptors cannot be raised, `open_links` fails and reports it.
+    // `room` raises the limit on descriptors. If it cannot, `open_links` below fails and returns the error.
     let _room = room();
     let slow = || "what was on its way to the memory servers did not arrive".to_owned();
     let leave = !engine.view().is_inherited();
@@ -248,7 +250,7 @@ fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String>
     let promised = match state.seat.promise(room(), engine.local_bytes(), false) {
         Ok(promised) => promised,
         Err(both) => {
-            // Parent and child get half of the available budget each. Pages that both share count twice.
+            // Parent and child get half of the available budget each. A page that both use counts for each of them.
             let half = (both / 2).max(least);
             if !engine.come_to_rest(taken, leave, half, SETTLE_LIMIT) {
                 return Err(slow());
@@ -258,7 +260,7 @@ fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String>
         }
     };
     state.budget_is(state.seat.share());
-    // The smaller budget may have evicted pages. They must arrive at the servers before the fork.
+    // The smaller budget may have evicted pages. These pages must arrive at the servers before the fork.
     if !engine.is_settled() && !engine.come_to_rest(taken, leave, u64::MAX, SETTLE_LIMIT) {
         promised.withdraw();
         return Err(slow());
@@ -289,8 +291,8 @@ fn open_links(engine: &Engine) -> Result<Links, LinkError> {
 /// not possible, starts the engine of this process and returns `None`. Returns `None` also if the process is not
 /// dormant.
 fn plan_dormant() -> Option<(Plan, Option<Seat>)> {
-    // SAFETY: `DORMANT` is null or points to a leaked box. Only a thread that has closed the gate takes the box, and
-    // here this thread has it closed.
+    // SAFETY: `DORMANT` is null or points to a leaked box. Only a thread that has closed the gate frees this box. This
+    // thread has the gate closed, so the box stays valid here.
     let dormant = unsafe { DORMANT.load(Acquire).as_ref() }?;
     let Some(seat) = &dormant.seat else { return Some((Plan::Dormant, None)) };
     if Pagemap::is_in_reach()
@@ -341,7 +343,8 @@ fn stay_dormant(seat: Option<Seat>) {
             if before.is_null() {
                 return;
             }
-            // SAFETY: `before` points to a leaked box. The swap took the only pointer to it.
+            // SAFETY: `before` points to a leaked box. The swap took the only pointer to this box, so nothing else uses
+            // or frees it.
             Dormant { seat, ..*unsafe { Box::from_raw(before) } }
         }
     };
@@ -350,9 +353,9 @@ fn stay_dormant(seat: Option<Seat>) {
         seat.set_local(seat.share());
         seat.set_far(dormant.extents.taken_bytes().saturating_sub(dormant.idle + dormant.view.idle_bytes() as u64));
     }
-    // Both descriptors are kept on record, so that the program cannot close them before the child starts its engine.
-    // The record is valid only in a process that has called `mark::set`. If that call fails, the child opens both by
-    // path later.
+    // Both descriptors are recorded as Hanare's, so that the program cannot close them before the child starts its
+    // engine. The record is valid only in a process that has called `mark::set`. If that call fails, neither descriptor
+    // is kept, and the child opens new ones by path later.
     let door = dormant.door.filter(|_| mark::set().is_ok());
     let pagemap = Pagemap::open().ok().filter(|_| mark::is_set()).map(Pagemap::kept);
     let dormant = Dormant { door, pagemap, ..dormant };
@@ -366,7 +369,8 @@ fn start_dormant() {
     if dormant.is_null() {
         return;
     }
-    // SAFETY: `dormant` points to a leaked box. The swap took the only pointer to it.
+    // SAFETY: `dormant` points to a leaked box. The swap took the only pointer to this box, so nothing else uses or
+    // frees it.
     let dormant = *unsafe { Box::from_raw(dormant) };
     if let Err(error) = start_engine(dormant) {
         fatal::die(EXIT_LOST, format_args!("a forked child cannot begin to page: {error}"));
@@ -388,7 +392,8 @@ fn start_engine(dormant: Dormant) -> Result<(), StartError> {
     let view = view.again(mechanism, launch.features.process_madvise)?;
     let taken = spans(&extents);
     if was_dormant {
-        // Opens the page table if it was not opened at the fork. Only the page table tells which pages are present.
+        // Opens the page table if it was not opened at the fork. It is needed because only the page table tells which
+        // pages are present.
         let now = if pagemap.is_none() && !taken.is_empty() { Some(Pagemap::open()) } else { None };
         let now = now.transpose().map_err(StartError::Pagemap)?;
         if let Some(pagemap) = pagemap.as_ref().or(now.as_ref()) {
@@ -412,15 +417,15 @@ fn start_engine(dormant: Dormant) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Makes far memory inaccessible in this child. If the child accesses it, the child ends with a message. It never reads
-/// wrong bytes.
+/// Makes far memory inaccessible in this child. An access to far memory then ends the child with a message, so the
+/// child never reads wrong bytes.
 fn detach(reason: &str) {
     let _ = process::take().map(std::mem::forget);
     reason.clone_into(&mut REASON.lock());
     process::close();
     for (addr, len) in places::ranges() {
-        // SAFETY: the range is a part of far memory. The program must not use far memory in this child, so nothing
-        // valid is unmapped.
+        // SAFETY: the range is a part of far memory. This child must not use far memory, so the call replaces nothing
+        // that the child may access.
         if unsafe { map::replace_with_none(addr, len) }.is_err() {
             on_touch_end(reason);
         }
@@ -453,7 +458,7 @@ mod tests {
         let mask = SignalMask::block_all().keep();
         *PENDING.lock() = Some(Pending { plan: Plan::Nothing, seat: None, mask });
         IS_PENDING.set(true);
-        // This thread acts as a thread whose fork began before there was far memory.
+        // The spawned thread acts as a thread whose fork began before there was far memory.
         std::thread::spawn(in_parent).join().unwrap();
         assert!(was_pending() && !was_pending());
         let pending = PENDING.lock().take();

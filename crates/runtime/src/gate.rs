@@ -2,8 +2,8 @@
 //! fault, and leaves the gate afterwards. A fork closes the gate and waits until no thread is inside. From then on the
 //! engine only receives completions of requests that were already sent.
 //!
-//! A thread blocks all signals before it enters. It must not enter twice, and must not access far memory inside. Then
-//! every thread inside leaves in bounded time, and a fork does not wait for ever.
+//! A thread blocks all signals before it enters. It must not enter twice, and must not access far memory inside. These
+//! rules ensure that every thread inside leaves in bounded time, so a fork does not wait for ever.
 
 mod barrier;
 

@@ -19,17 +19,17 @@ use crate::watchdog::Waiting;
 use crate::{accounts, gate, kernel, process, threads};
 use hanare_sys::clock::now_ns;
 
-/// Most faults whose pages the handler waits for at the same time. Further faults are resolved too, but their recorded
-/// latency is too short.
+/// Maximum number of faults that the handler keeps in its list while their pages are in transit. Further faults are
+/// resolved too, but their recorded latency is too short.
 const WAITING_MAX: usize = 256;
-/// Rounds of waiting, about 5 us each, in which the handler polls the link. Later rounds sleep.
+/// Number of waiting rounds, about 5 us each, in which the handler polls the link. In later rounds, it sleeps.
 const ROUNDS_POLLING: u32 = 60;
-/// Rounds after which the handler no longer waits for a fault's page. By then the page must have arrived and been
-/// evicted again between two rounds.
+/// Number of rounds after which the handler stops waiting for the page of a fault. By then, the page must have arrived
+/// and been evicted again between two rounds.
 const ROUNDS_MAX: u32 = 10_000;
-/// Rounds after which the watchdog learns of a waiting fault.
+/// Number of rounds after which the handler registers a waiting fault with the watchdog.
 const ROUNDS_UNWATCHED: u32 = 500;
-/// Rounds between two wake-ups of a thread that still waits.
+/// Number of rounds between two wake-ups of a thread that still waits.
 const ROUNDS_UNHEARD: u32 = 2_500;
 
 /// Resolves a fault signal in the faulting thread.
@@ -74,7 +74,8 @@ pub(crate) fn run(engine: &'static Engine, first_thread: Option<CpuCell>) {
 
 struct Handler {
     engine: &'static Engine,
-    /// The handler's wait, registered with the watchdog, if a fault has waited for long.
+    /// The registration of the handler's wait with the watchdog. Present while a fault has waited for more than
+    /// [`ROUNDS_UNWATCHED`] rounds.
     watched: Option<Waiting<'static>>,
     uffd: &'static Uffd,
     together: Together,
@@ -102,16 +103,16 @@ impl Handler {
             let uffd::Event::Fault { addr, write, wp, tid, .. } = *event else { continue };
             threads::touched_by(tid);
             let small = self.engine.is_small(addr);
-            // Frequent faults make idle CPUs poll. With a memory server on this host, these CPUs must not poll, because
-            // the server needs them to answer. So faults are counted only with a private server.
+            // Frequent faults that are counted here make idle CPUs poll. With a memory server on this host, these CPUs
+            // must not poll, because the server needs them to answer. So faults are counted only with a private server.
             if small && !self.engine.store().writes_later() {
                 self.engine.counters.fault_rate.fault(since_ns);
             }
             let _together = self.together.on_fault(tid, self.engine.view(), small);
             let write = write || wp;
             let Some((unit, opened)) = self.engine.fault_there(addr, write) else {
-                // After the access, the program mapped something else at this address, so it is no longer far. The
-                // woken thread accesses the new mapping.
+                // After the access, the program mapped something else at this address. So the address is no longer far,
+                // and the woken thread accesses the new mapping.
                 kernel::insist("wake a thread", || self.uffd.wake(addr & !(OS_PAGE - 1), OS_PAGE));
                 continue;
             };
@@ -149,7 +150,8 @@ impl Handler {
         }
     }
 
-    /// Sleeps until a new fault is reported or a prefetched page arrives, and receives such a page.
+    /// Sleeps until a new fault is reported, a prefetched page arrives, or a time limit passes. Receives the pages that
+    /// have arrived, if there is no new fault.
     fn idle(&self) {
         let arriving = self.engine.store().arriving();
         let timeout = if arriving.is_some() { Duration::from_millis(2) } else { Duration::from_millis(500) };

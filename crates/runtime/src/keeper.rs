@@ -17,10 +17,11 @@ use crate::process::state;
 use crate::watchdog::{Hang, Watchdog};
 use crate::{gate, heap, threads, tracing};
 
-/// Least far bytes at which near memory is counted at the end of a run. Counting takes about a millisecond.
+/// Near memory (Hanare's own data) is counted at the end of a run that had at least this many far bytes. Counting takes
+/// about a millisecond.
 const NEAR_COUNTED_MIN: u64 = 16 << 20;
 
-/// Futex word by which other threads wake the keeper when it must act at once.
+/// Futex word by which other threads wake the keeper when it must act immediately.
 pub(crate) static UPKEEP_WANTED: AtomicU32 = AtomicU32::new(0);
 
 /// The main function of the keeper. It maintains the links, publishes the counters every tenth of a second, and runs

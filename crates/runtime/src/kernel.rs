@@ -14,7 +14,7 @@ use crate::fatal::{self, EXIT_KERNEL};
 const TRIES_AT_ONCE: u32 = 64;
 /// Length of the wait before an attempt, in milliseconds.
 const PAUSE_MS: u64 = 1;
-/// Number of successive refusals after which the run ends. The waits among them last 5 s in all.
+/// Number of successive refusals after which the run ends. By then, the waits between attempts add up to 5 s.
 const TRIES_MAX: u32 = TRIES_AT_ONCE + 5_000;
 
 /// Counts the successive refusals of one call.
@@ -24,13 +24,14 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Starts to count the refusals of a call. `what` says what the call does. The message at the end of the run reads
-    /// "the kernel does not {what}".
+    /// Starts to count the refusals of a call. `what` says what the call does. If the run ends because of them, its
+    /// message reads "the kernel does not {what}".
     pub(crate) fn to(what: &'static str) -> Self {
         Self { what, tries: 0 }
     }
 
-    /// Returns when the call may be retried. Ends the run when it was refused too often.
+    /// Counts a refusal. After many refusals, waits before it returns. Ends the run if a retry cannot succeed, or if
+    /// the call was refused too often.
     #[cold]
     pub(crate) fn refused(&mut self, errno: Errno) {
         self.tries += 1;
@@ -79,7 +80,7 @@ fn insist_on<T>(what: &'static str, first: Errno, mut call: impl FnMut() -> Resu
     }
 }
 
-/// Advice to the user about a refusal.
+/// Returns advice to the user about a refusal.
 pub(crate) fn advice(errno: Errno) -> &'static str {
     match errno.0 {
         libc::ENOMEM => "raise the limit on memory or vm.max_map_count, or lower --local",

@@ -42,7 +42,7 @@ mod view;
 mod watchdog;
 mod windows;
 
-// `models/` compiles some of these files as well, with a `crate::sync` of its own.
+// The loom models in `models/` compile some of these files too. They define a `crate::sync` of their own.
 use hanare_sys::sync;
 
 // A build with a sanitizer uses the default allocator, because the sanitizer must see all allocations and frees.

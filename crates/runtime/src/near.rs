@@ -1,9 +1,9 @@
-//! Near memory: the allocator of everything Hanare itself allocates.
+//! Allocates near memory: the memory of Hanare's own data, which is never far.
 //!
 //! The preload library replaces the program's `malloc` and `mmap`, and its versions may return far memory. Hanare's own
 //! data must never be far: a fault on the pager's own tables, for example, would wait for itself. So this module does
 //! not use the replaced functions. It calls glibc's own functions for small blocks, and the kernel by system call
-//! number for large ones. It knows nothing of pages, regions or links.
+//! number for large ones.
 //!
 //! Large blocks ([`LARGE`] bytes or more) are mapped as zeroes, without a reservation of swap. So `vec![0; n]` takes no
 //! memory until it is accessed.
@@ -16,22 +16,22 @@ use hanare_sys::{limits, syscall};
 
 use crate::fatal::{self, EXIT_KERNEL};
 
-/// Blocks of at least this size, in bytes, are mappings of their own. Smaller blocks are in glibc's heap.
+/// Blocks of at least this size, in bytes, are separate mappings. Smaller blocks are in glibc's heap.
 pub const LARGE: usize = 1 << 20;
 
-/// Bytes of the kernel's page, the unit of every mapping made here.
+/// Size of the kernel's page in bytes. The length of every mapping made here is a multiple of this size.
 const PAGE: usize = 4096;
 
 /// Alignment of glibc's blocks in bytes, on the 64-bit machines that Hanare supports.
 const MALLOC_ALIGN: usize = 16;
 
-/// The C library's own allocation functions, looked up in that library. A lookup by name alone is not enough: the
-/// dynamic linker binds even the internal names to an allocator that defines them (such as tcmalloc). When that
-/// allocator calls `mmap`, Hanare would enter the same allocator a second time.
+/// The C library's own allocation functions, looked up in that library. The dynamic linker alone could bind even their
+/// internal names to another allocator that defines them, such as tcmalloc. That allocator may call `mmap`, which
+/// enters Hanare again. Hanare would then enter that allocator a second time.
 ///
-/// Each function is called through a pointer. At first the pointer holds a function that looks up all functions. All
-/// functions come from one allocator: the C library's if it defines all of them, otherwise the definitions to which the
-/// names are bound (in a static program).
+/// Each function is called through a pointer. At first, every pointer holds a function that looks up all functions. All
+/// functions come from one allocator. It is the C library's allocator if the library defines all functions. Otherwise,
+/// as in a static program, it is the allocator to which the linker has bound the names.
 #[cfg(target_env = "gnu")]
 mod heap {
     use std::ffi::{CStr, c_void};
@@ -217,7 +217,7 @@ unsafe impl GlobalAlloc for Near {
             return needed(calloc(1, layout.size()));
         }
         let block = needed(memalign(layout.align(), layout.size()));
-        // SAFETY: the block was just allocated with this size.
+        // SAFETY: the block was just allocated with `layout.size()` bytes, and nothing else uses it yet.
         unsafe { block.write_bytes(0, layout.size()) };
         block
     }
@@ -227,14 +227,16 @@ unsafe impl GlobalAlloc for Near {
             forget_large(block);
             unmap(block as usize, round_up(layout.size()));
         } else {
-            // SAFETY: `block` is small, so it is a live block of the C library's heap. Its owner gives it up.
+            // SAFETY: `block` is small, so it is a live block of the C library's heap. The caller does not use it
+            // afterwards.
             unsafe { free(block) };
         }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         if !is_large(layout.size()) && !is_large(new_size) && layout.align() <= MALLOC_ALIGN {
-            // SAFETY: `block` is small, so it is a live block of the C library's heap. Its owner makes this call.
+            // SAFETY: `block` is small, so it is a live block of the C library's heap. The caller owns it and uses only
+            // the result afterwards.
             return needed(unsafe { realloc(block, new_size) });
         }
         if is_large(layout.size()) && is_large(new_size) && layout.align() <= PAGE {
@@ -254,7 +256,7 @@ unsafe impl GlobalAlloc for Near {
     }
 }
 
-/// Ends the run if `block` is null. Hanare's own code never asks for memory that it could do without.
+/// Returns `block`, or ends the run if it is null. Hanare's own code never asks for memory that it could do without.
 fn needed(block: *mut u8) -> *mut u8 {
     if block.is_null() {
         fatal::die(
@@ -310,8 +312,8 @@ pub fn resident(addr: usize, len: usize) -> u64 {
     let mut bytes = 0;
     for from in (0..len).step_by(pages.len() * PAGE) {
         let part = (len - from).min(pages.len() * PAGE);
-        // SAFETY: `mincore` does not access the range. It writes one byte for each page of it to `pages`, which has
-        // room for as many pages as `part` has.
+        // SAFETY: `mincore` does not access the range. It writes one byte to `pages` for each page of the range. `part`
+        // is at most `pages.len()` pages long.
         if unsafe { syscall(libc::SYS_mincore, [addr + from, part, pages.as_mut_ptr() as usize, 0, 0, 0]) }.is_ok() {
             bytes += pages[..part.div_ceil(PAGE)].iter().filter(|&&page| page & 1 != 0).count() * PAGE;
         }
@@ -368,7 +370,8 @@ fn without_dump(addr: usize, len: usize) -> *mut u8 {
 fn remap(block: *mut u8, old_size: usize, new_size: usize) -> *mut u8 {
     let (old_len, new_len) = (round_up(old_size), round_up(new_size));
     let may_move = libc::MREMAP_MAYMOVE as usize;
-    // SAFETY: `block` is a mapping of `old_len` bytes made by `map`. Its owner no longer uses it if the call succeeds.
+    // SAFETY: `block` is a mapping of `old_len` bytes made by `map`. If the call succeeds, its owner uses only the new
+    // address.
     let map = || unsafe { syscall(libc::SYS_mremap, [block as usize, old_len, new_len, may_move, 0, 0]) };
     let addr = limits::holding(new_len.saturating_sub(old_len), true, map);
     if addr.is_ok() {
@@ -379,8 +382,8 @@ fn remap(block: *mut u8, old_size: usize, new_size: usize) -> *mut u8 {
 
 fn unmap(addr: usize, len: usize) {
     if len > 0 {
-        // SAFETY: callers pass a mapping made here, or its beginning or end, that nothing uses any more. This never
-        // splits a mapping, so it cannot fail for lack of mappings.
+        // SAFETY: callers pass a whole mapping made here, or its beginning or end, which nothing uses afterwards. The
+        // call never splits a mapping, so it cannot exceed the limit on mappings.
         if unsafe { syscall(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) }.is_ok() {
             limits::give_back(len, true);
         }

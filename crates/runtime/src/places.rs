@@ -1,6 +1,7 @@
-//! Tells which addresses are far. The addresses of the reservation are far, except foreign mappings (ranges over which
-//! the program has mapped something else). An alias mapping shows far bytes at another address: then that address is
-//! far instead of their address in the reservation. This module needs no engine, so it also works in a forked child.
+//! Tells which addresses are far. The addresses of the reservation are far, with two exceptions. A foreign mapping is a
+//! range over which the program has mapped something else: it is not far. An alias mapping shows a part of far memory
+//! at an address outside the reservation. Only the outside address is then far, and the part's address in the
+//! reservation is not. This module needs no engine, so it also works in a forked child.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -39,7 +40,7 @@ pub(crate) fn base() -> usize {
     BASE.load(Relaxed)
 }
 
-/// Returns the bytes of the reservation.
+/// Returns the length of the reservation in bytes.
 #[inline]
 pub(crate) fn len() -> usize {
     LEN.load(Relaxed)
@@ -64,8 +65,8 @@ pub(crate) fn is_reserved(addr: usize) -> bool {
     addr.wrapping_sub(BASE.load(Relaxed)) < LEN.load(Relaxed)
 }
 
-/// Returns whether `addr` is far, and the first address after `addr` at which this may change. If that address is
-/// beyond `end`, returns `end` instead.
+/// Returns whether `addr` is far, and the end of a range that starts at `addr` and in which every address has the same
+/// answer. This end is at most `end`.
 pub fn run(addr: usize, end: usize) -> (bool, usize) {
     let Some(windows) = windows() else {
         let (base, len) = (base(), len());
@@ -99,8 +100,8 @@ fn visit_holes(addr: usize, len: usize, visit: impl FnMut(usize, usize)) {
 /// Drops the contents of those parts of a freed block that became ordinary memory. These parts never become far again.
 pub(crate) fn empty_holes(addr: usize, len: usize) {
     visit_holes(addr, len, |start, len| {
-        // An error is ignored: the memory then only stays in use.
-        // SAFETY: the range is a part of a freed block, whose contents nothing uses any more.
+        // Ignored: if the call fails, the memory only stays in use.
+        // SAFETY: the range is a part of a freed block, and nothing uses its contents afterwards.
         let _ = unsafe { hanare_sys::syscall(libc::SYS_madvise, [start, len, libc::MADV_DONTNEED as usize, 0, 0, 0]) };
     });
 }
@@ -114,7 +115,7 @@ pub(crate) fn ranges() -> Vec<(usize, usize)> {
     ranges
 }
 
-/// Returns the bytes of static arrays that became far.
+/// Returns the number of bytes of static arrays that became far.
 pub(crate) fn adopted_bytes() -> u64 {
     ADOPTED.load(Relaxed)
 }

@@ -8,42 +8,45 @@ use crate::engine::WORKS;
 use crate::view::Protection;
 use hanare_settings::{Local, Mode, PageSize, Settings};
 
-/// Smallest page, in bytes, whose frame is moved as a whole. The bytes of smaller pages are copied
-/// (docs/decisions/0028).
+/// Smallest page size, in bytes, at which a page is moved to and from its frame as a whole. The bytes of smaller pages
+/// are copied (docs/decisions/0028).
 const MOVE_FROM_BYTES: usize = 64 << 10;
 /// Bytes of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
-/// Page size, in bytes, in sigsegv mode with guard pages (MADV_GUARD_INSTALL), if the budget may hold few pages.
-/// Example: Python uses 4 to 16 MiB. If a quarter of it is local, Python starts in acceptable time with pages of 4 KiB,
-/// but not of 16 or 64 KiB.
+/// Page size, in bytes, in sigsegv mode with guard pages (MADV_GUARD_INSTALL), if the budget may be small. Example:
+/// Python uses 4 to 16 MiB. With a quarter of this in local memory, Python starts in acceptable time with pages of 4
+/// KiB, but not with pages of 16 or 64 KiB.
 const GUARDED_SMALL_BYTES: usize = 4 << 10;
-/// Page size, in bytes, in sigsegv mode with guard pages and any other budget.
+/// Page size, in bytes, in sigsegv mode with guard pages, if the budget is not small.
 const GUARDED_BYTES: usize = 16 << 10;
-/// Page sizes, in bytes, in sigsegv mode without guard pages. The smallest one that fits is used.
+/// Page sizes, in bytes, in sigsegv mode without guard pages. The plan uses the smallest size with which the whole
+/// budget stays within the limit on mappings.
 const PROTECTED_BYTES: [usize; 6] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, HUGE_BYTES];
-/// Smallest budget, in huge pages, with which base pages and huge pages are mixed. The pager has the same bound.
+/// Smallest budget, in huge pages, with which base pages and huge pages are mixed. The pager uses the same value.
 const HUGE_PAGES_MIN: u64 = limits::WIDE_PAGES_MIN as u64;
-/// Most frames for dirty pages in transit to a server. Such frames exist if pages are copied, and not moved.
+/// Maximum number of frames for dirty pages in transit to a server. These frames are needed only if pages are copied,
+/// and not moved.
 const STAGING_FRAMES_MAX: u64 = 512;
-/// Bytes of frames for dirty pages if the budget is a percentage of the program's allocations. The size of the
-/// allocations is not known at the start.
+/// Total size, in bytes, of the frames for dirty pages if the budget is a percentage of the program's allocations. The
+/// size of the allocations is not known at the start.
 const STAGING_BYTES_OF_SHARE: u64 = 1 << 20;
 /// Divisor of local memory: the frames for dirty pages take at most 1/8 of it.
 const STAGING_PART: u64 = 8;
-/// Smallest slot, in bytes, in a private server's memory, which this process reads and writes itself. With slots of 4
-/// KiB, the table of slots would need more near memory than the pager's own tables.
+/// Smallest slot size, in bytes, with a private server, whose memory this process reads and writes itself. With slots
+/// of 4 KiB, the table of slots would need more near memory than the pager's own tables.
 const DIRECT_SLOT_MIN: usize = 64 << 10;
 // A slot is copied through a buffer of `RUN_BYTES_MAX` bytes.
 const _: () = assert!(DIRECT_SLOT_MIN <= limits::RUN_BYTES_MAX as usize);
 
-/// Most mappings of a process, assumed if vm.max_map_count cannot be read.
+/// Number of mappings that a process may have, if vm.max_map_count cannot be read.
 const MAPPINGS_MAX: u64 = 65_530;
-/// Least number of mappings left to the program and to the rest of Hanare.
+/// Minimum number of mappings left to the program and to the rest of Hanare.
 const MAPPINGS_LEFT: u64 = 16 << 10;
 /// Divisor of the limit on mappings: at least 1/4 of the limit is left to the program and to the rest of Hanare.
 const MAPPINGS_LEFT_PART: u64 = 4;
-/// Largest page size, in bytes, at which writes to guarded pages are found by comparing the bytes at eviction. Larger
-/// pages are write-protected instead. Measured: a comparison takes less time than two mapping changes and a trap.
+/// Largest page size, in bytes, at which eviction compares a page with its stored copy to find out whether the page was
+/// written. This applies to sigsegv mode with guard pages and a private server. Larger pages are write-protected
+/// instead. Measured: a comparison takes less time than two mapping changes and a trap.
 const COMPARED_MAX: usize = 16 << 10;
 
 /// The page sizes, budgets and frames of a run.
@@ -58,7 +61,8 @@ pub(crate) struct Plan {
     pub(crate) overhead_bytes: u64,
     /// Whether to request huge pages.
     pub(crate) huge: bool,
-    /// Most units in local memory, whatever the budget. If each unit costs mappings, the limit on mappings bounds it.
+    /// Maximum number of units (smallest pages) in local memory, whatever the budget. The limit on mappings determines
+    /// this number if each unit needs mappings.
     pub(crate) units_max: u32,
 }
 
@@ -77,16 +81,16 @@ impl Plan {
         self.config.small.moves || self.config.hides_in_place
     }
 
-    /// Returns how many places, of one unit each, are needed for dirty base pages that are moved aside during eviction.
-    /// There is a batch of places for each thread that may be in the engine at the same time. 0 if no page is moved
-    /// aside.
+    /// Returns how many places are needed for dirty base pages that are moved aside during eviction. A place has the
+    /// size of a unit. Each thread that may be in the engine at the same time needs a batch of places. Returns 0 if no
+    /// page is moved aside.
     pub(crate) fn aside_units(&self, mode: Mode, features: &Features) -> usize {
         let moves_aside = !self.config.small.moves && features.move_ && mode != Mode::Sigsegv;
         if moves_aside { WORKS * limits::VICTIMS_MAX } else { 0 }
     }
 
-    /// Returns the pager's budget in bytes if the share of local memory is `percent` of `far` bytes. The frames for
-    /// dirty pages (`overhead_bytes`) are subtracted from the share, but at most an eighth of the share.
+    /// Returns the pager's budget in bytes if the share of local memory is `percent` of `far` bytes. Subtracts the
+    /// frames for dirty pages (`overhead_bytes`) from the share, but not more than an eighth of the share.
     pub(crate) fn budget_of_share(&self, far: u64, percent: u8) -> u64 {
         let share = far / 100 * u64::from(percent);
         share - self.overhead_bytes.min(share / STAGING_PART)
@@ -108,7 +112,8 @@ pub enum PlanError {
         /// Bytes of a page.
         page: u64,
     },
-    /// The limit on mappings leaves too few for the pages, each of which needs some.
+    /// The limit on mappings leaves too few mappings for the pages. In sigsegv mode without guard pages, each page
+    /// needs mappings.
     #[error(
         "vm.max_map_count is {most}, too few mappings for sigsegv mode on this kernel: the program and Hanare keep {left}; as root, sysctl vm.max_map_count=1048576, or use another --mode"
     )]
@@ -126,8 +131,8 @@ fn mappings(features: &Features) -> u64 {
     most.saturating_sub(MAPPINGS_LEFT.max(most / MAPPINGS_LEFT_PART))
 }
 
-/// Returns the most units that may be in local memory. In sigsegv mode without guard pages, each page in local memory
-/// costs at most two mappings.
+/// Returns the maximum number of units in local memory. In sigsegv mode without guard pages, each of them costs at most
+/// two mappings.
 fn units_max(mode: Mode, features: &Features) -> u32 {
     let costs_mappings = mode == Mode::Sigsegv && !features.guards;
     if costs_mappings { (mappings(features) / 2).min(u64::from(limits::UNITS_MAX)) as u32 } else { limits::UNITS_MAX }
@@ -161,7 +166,7 @@ fn size_in_place(features: &Features, local: Local, direct: bool) -> usize {
     if features.guards {
         let is_small = match local {
             Local::Bytes(bytes) => bytes < HUGE_PAGES_MIN * HUGE_BYTES as u64,
-            // A percentage of the allocations is small at first.
+            // A budget that is a percentage of the allocations is small at first.
             Local::Percent(_) => direct,
         };
         return if is_small { GUARDED_SMALL_BYTES } else { GUARDED_BYTES };

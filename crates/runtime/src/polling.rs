@@ -2,8 +2,8 @@
 //!
 //! An idle virtual CPU takes some 20 us to wake. That is several times the time to resolve a fault. The scheduler tends
 //! to place a woken thread on an idle CPU. So while faults follow each other closely, pollers spin on the otherwise
-//! idle CPUs, at the lowest priority (nice 19). Any other thread takes the CPU from a poller at once, and woken threads
-//! return to the CPUs on which they ran before. No poller spins longer than a millisecond after the last fault.
+//! idle CPUs, at the lowest priority (nice 19). Any other thread takes the CPU from a poller immediately, and woken
+//! threads return to the CPUs on which they ran before. No poller spins longer than a millisecond after the last fault.
 //!
 //! The fault handler in the program notifies the pollers through the shared counters. The pollers are threads of the
 //! command that started the program, and not of the program. In the program, they would keep its page tables loaded on
@@ -19,8 +19,8 @@ use hanare_sys::{futex, thread};
 
 use hanare_sys::clock::now_ns;
 
-/// Most CPUs that are kept awake. On a larger machine, module `together` helps instead: it keeps the handler thread and
-/// the faulting thread on one CPU.
+/// Maximum number of CPUs that pollers keep awake. On a larger machine, module `together` helps instead: it keeps the
+/// handler thread and the faulting thread on one CPU.
 const POLLERS_MAX: usize = 3;
 /// Longest time between two faults, in nanoseconds, at which the second fault counts as dense.
 const DENSE_NS: u64 = 150_000;
@@ -75,7 +75,8 @@ pub struct Pollers {
 }
 
 impl Pollers {
-    /// Starts a poller for each CPU that this process may use, except the one that resolves faults, and at most three.
+    /// Starts a poller for each CPU that this process may use, but leaves out one CPU for the thread that resolves
+    /// faults. Starts at most three pollers.
     ///
     /// # Errors
     /// No thread can be started.
@@ -153,7 +154,7 @@ mod tests {
         let rate = Arc::new(FaultRate::default());
         drop(Pollers::start(Arc::<FaultRate>::clone(&rate)).unwrap());
         let pollers = Pollers::start(Arc::<FaultRate>::clone(&rate)).unwrap();
-        // The pollers would spin until this time.
+        // With this time of the last fault, the pollers spin until they are stopped.
         rate.last_ns.store(u64::MAX, Relaxed);
         rate.notify();
         drop(pollers);

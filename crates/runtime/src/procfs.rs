@@ -18,7 +18,8 @@ pub(crate) fn own_stack() -> u64 {
 }
 
 /// Returns whether a process exists, is no zombie, and still runs the program whose stack begins at `stack`. If `stack`
-/// is 0, the program does not matter. A process of which `/proc` tells nothing counts as running if its pid is in use.
+/// is 0, the process may run any program. If `/proc` tells nothing about the process, returns whether its pid is in
+/// use.
 pub(crate) fn is_running(pid: u32, stack: u64) -> bool {
     match process(pid) {
         // The first thread of a process may end before the others. Then the process looks like a zombie, but it runs as

@@ -24,7 +24,7 @@ use hanare_sys::clock::now_ns;
 const BELIEVED: Duration = Duration::from_secs(1);
 /// Longest wait for pages in transit before an allocation is refused.
 const SETTLING: Duration = Duration::from_millis(200);
-/// Time between two checks during that wait.
+/// Time between two checks during a wait of up to [`SETTLING`].
 const SETTLING_STEP: Duration = Duration::from_millis(2);
 /// Divisor of the servers' room: 1/64 of it stays free for memory that is allocated now and accessed later.
 const HEADROOM_PART: u64 = 64;
@@ -57,7 +57,7 @@ impl Books {
         };
         let more = counted.saturating_add(request);
         let headroom = (self.capacity / HEADROOM_PART).max(EXTENT_BYTES as u64);
-        // A process that stays within seven eighths of the budget evicts nothing, so it needs no room on servers.
+        // A process that uses at most seven eighths of its budget evicts nothing, so it needs no room on servers.
         self.touched.saturating_add(more) <= self.local - self.local / 8
             || self.placed.saturating_add(more) <= self.capacity.saturating_sub(headroom)
     }

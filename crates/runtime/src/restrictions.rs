@@ -10,12 +10,12 @@ use hanare_sys::map::Prot;
 use crate::span::{OS_PAGE, Span};
 
 /// The access rights of all pages, two bits for each. Both bits are clear if the page is readable and writable. So the
-/// table takes no memory for ranges without restrictions.
+/// kernel uses no memory for parts of the table without restrictions.
 pub(crate) struct Restrictions {
     /// Whether any page was ever restricted.
     any: AtomicBool,
     bits: LockCell<Bits>,
-    /// Number of pages that the program may not even read.
+    /// Number of pages without read access.
     closed_pages: AtomicUsize,
 }
 
@@ -55,7 +55,7 @@ impl Restrictions {
         self.any.load(Relaxed)
     }
 
-    /// Returns the bytes that the program may not even read.
+    /// Returns the number of bytes without read access.
     pub(crate) fn closed_bytes(&self) -> usize {
         self.closed_pages.load(Relaxed) * OS_PAGE
     }
@@ -117,7 +117,7 @@ fn words(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// Sets bits if `on` is true, otherwise clears them. Returns how many of them were set before.
+/// Sets the bits of a range if `on` is true, otherwise clears them. Returns how many bits of the range were set before.
 fn put(bits: &mut [u64], range: Range<usize>, on: bool) -> usize {
     let mut before = 0;
     for (word, mask) in words(range) {

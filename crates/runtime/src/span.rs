@@ -1,6 +1,6 @@
-//! Ranges of far memory in bytes from its start, and the kernel's page.
+//! Ranges of far memory as byte offsets, and the size of the kernel's page.
 
-/// Bytes of the operating system's page, the smallest range that userfaultfd copies or wakes.
+/// Size of the operating system's page in bytes. It is the smallest range that userfaultfd copies or wakes.
 pub(crate) const OS_PAGE: usize = 4096;
 
 /// A range of far memory. Its offset is in bytes from the start of far memory.

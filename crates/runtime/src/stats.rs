@@ -33,7 +33,8 @@ struct Shared {
     tree: Tree,
 }
 
-/// The mapped counters of a run. Dropping this value unmaps them. An engine keeps it until the process ends.
+/// The mapped counters of a run. Dropping this value unmaps the counters. An engine keeps them mapped until the process
+/// ends.
 pub struct Stats {
     mapping: Mapping,
 }
@@ -62,9 +63,9 @@ impl Stats {
         unsafe { &*self.mapping.as_ptr().cast::<Shared>() }
     }
 
-    /// Maps the counters in file descriptor `fd`. If the descriptor holds no counters here, maps descriptor `fd` of
-    /// process `pid`: a program that starts others may have closed or reused its own copy. If that fails too, makes new
-    /// counters for this process and its children.
+    /// Maps the counters in file descriptor `fd`. If `fd` holds no counters in this process, maps descriptor `fd` of
+    /// process `pid`: the program may have closed or reused its own copy. If that fails too, makes new counters for
+    /// this process and its children.
     ///
     /// # Errors
     /// No memory is left.
@@ -101,7 +102,7 @@ fn own_file(fd: i32) -> Option<File> {
     if copy < 0 {
         return None;
     }
-    // SAFETY: `copy` is a new open descriptor without another owner.
+    // SAFETY: `copy` is a new open descriptor. Nothing else owns it, so the file may close it.
     Some(File::from(unsafe { OwnedFd::from_raw_fd(copy) })).filter(are_counters)
 }
 

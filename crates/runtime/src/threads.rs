@@ -14,19 +14,20 @@ use hanare_sys::{futex, limits};
 
 use crate::view::Still;
 
-/// Longest wait for a new thread to run.
+/// Longest time that [`own_thread`] waits until the new thread runs.
 const START_MAX: Duration = Duration::from_secs(10);
-/// Bytes of the stack of one of Hanare's threads.
+/// Stack size, in bytes, of each of Hanare's own threads.
 const STACK_BYTES: usize = 256 << 10;
 /// Bytes of address space that the C library reserves for the allocations of a thread, in addition to its stack.
 const ARENA_BYTES: usize = 64 << 20;
 
-/// Most of Hanare's threads that ever existed at the same time. The address space for so many stays reserved.
+/// Maximum number of Hanare's threads that ever existed at the same time. The address space of this many threads stays
+/// recorded as mapped by Hanare.
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
 /// Number of Hanare's threads, without those that have called [`ends`].
 static OWN_THREADS: AtomicUsize = AtomicUsize::new(0);
-/// The thread whose access the handler thread resolved last.
+/// Id of the thread whose fault the handler thread resolved last.
 static LAST_TOUCHED: AtomicI32 = AtomicI32::new(0);
 /// Id of the process that runs the engine, which is also the id of that process's first thread.
 static HOME: AtomicI32 = AtomicI32::new(0);
@@ -37,19 +38,20 @@ static WATCH: LockCell<Option<RunWatch>> = LockCell::new(None);
 
 /// Records that this process runs the engine. `thread_mode` says whether a handler thread resolves faults.
 pub(crate) fn are_home(thread_mode: bool) {
-    // Both calls open files of `/proc` in advance, because the program may use up all descriptors later.
+    // `thread::count` and `RunWatch::open` open files of `/proc` and keep them open. They are called now, because the
+    // program may use up all descriptors later.
     let _ = thread::count();
     *WATCH.lock() = RunWatch::open(thread::first());
     THREAD_MODE.store(thread_mode, Relaxed);
     HOME.store(thread::first(), Relaxed);
 }
 
-/// Returns whether the calling process is not the one that runs the engine.
+/// Returns whether the engine belongs to another process than the calling one.
 pub(crate) fn are_elsewhere() -> bool {
     HOME.load(Relaxed) != thread::first()
 }
 
-/// Returns whether the calling thread is one of Hanare's own. The allocations of such a thread stay near.
+/// Returns whether the calling thread is one of Hanare's own. Such a thread allocates only near memory.
 pub fn is_own_thread() -> bool {
     OWN.get()
 }
@@ -66,8 +68,7 @@ pub fn is_alone() -> bool {
 
 /// Returns evidence that no code of the program runs. The evidence is that the program has only its first thread, which
 /// is in the engine or waits for the pager. Returns `None` if code of the program may run. A vfork child shares its
-/// parent's memory but is not among the parent's threads. A fault of such a child is recognised, because its thread id
-/// differs.
+/// parent's memory but is not among the parent's threads. The thread id shows that a fault comes from such a child.
 pub(crate) fn still() -> Option<Still> {
     let home = HOME.load(Relaxed);
     if !OWN.get() {
@@ -109,7 +110,7 @@ impl Drop for Running {
     }
 }
 
-/// Runs `work` in a forked child, which has none of Hanare's threads. The allocations of `work` are near.
+/// Runs `work` in a forked child, which has none of Hanare's threads. `work` allocates only near memory.
 pub(crate) fn forked(work: impl FnOnce()) {
     OWN_THREADS.store(0, Relaxed);
     forget_all();
@@ -124,7 +125,7 @@ fn forget_all() {
     LEFT_WITH.store(-1, Relaxed);
 }
 
-/// The exit code of the last thread that ended by a direct system call. Negative if there was none.
+/// The exit code of the last thread that ended by a direct system call. Negative if no thread has ended in this way.
 static LEFT_WITH: AtomicI32 = AtomicI32::new(-1);
 
 /// Records the exit code of a thread of the program that is about to end by a direct system call. If it is the last
@@ -136,8 +137,8 @@ pub fn leaves(code: i32) {
 /// Returns the exit code of this process if no thread of the program is left, otherwise `None`. If the last thread ends
 /// by a direct system call, the C library does not notice. The process would then go on with Hanare's threads alone.
 pub(crate) fn left_alone() -> Option<i32> {
-    // A first thread that has ended is still counted while others run. So the count must be one more than Hanare's
-    // threads.
+    // The program's first thread is still counted after its end, while other threads run. So the count must be one more
+    // than the number of Hanare's threads.
     if thread::count() != RUNNING.load(Relaxed) + 1 {
         return None;
     }
@@ -152,8 +153,8 @@ struct Birth<F> {
     life: F,
 }
 
-/// Starts a thread of Hanare's own and waits until the thread has registered itself. From then on [`is_own_thread`] is
-/// true in it, so its allocations are near.
+/// Starts a thread of Hanare's own and waits until it has registered itself. From then on, [`is_own_thread`] returns
+/// true in the new thread, so it allocates only near memory.
 ///
 /// The thread is not started by the standard library, because a deadlock would be possible. The standard library
 /// registers destructors of thread-locals, for which the C library takes the dynamic linker's lock. The thread that

@@ -3,7 +3,7 @@
 //! Waking a thread on the waker's own CPU costs about 2 us. Waking a thread on an idle CPU needs an interrupt to that
 //! CPU, which costs some 20 us if CPUs are virtual. The scheduler prefers the idle CPU. So the handler pins itself to
 //! the CPU of the faulting thread. If the faulting thread still moves to another CPU, the handler confines that thread
-//! to its CPU during each wake-up. Confining has two conditions. The handler must have the right to run first
+//! to the handler's CPU during each wake-up. Confining has two conditions. The handler must have the right to run first
 //! (SCHED_FIFO), so that it can release the thread before the thread runs. The program must have only one thread, so
 //! that no other thread can starve.
 
@@ -29,7 +29,8 @@ pub(crate) struct Together {
 }
 
 impl Together {
-    /// `first_thread` reports the CPU of the program's first thread.
+    /// Returns a state in which no thread is pinned or confined. `first_thread` reports the CPU of the program's first
+    /// thread.
     pub(crate) fn new(first_thread: Option<CpuCell>) -> Self {
         Self { first_thread, watch: None, faults: 0, cpu: None, confine: 0, first: Some(false) }
     }

@@ -21,12 +21,12 @@ use crate::plan::Plan;
 use hanare_settings::{Mode, Settings};
 use hanare_sys::clock::now_ns;
 
-/// Bytes of the ring. It holds the records of about a hundred thousand faults. So it bridges some tenths of a second in
-/// which the file is slow.
+/// Size of the ring in bytes. It holds the records of about a hundred thousand faults. This is enough for some tenths
+/// of a second in which the file is slow.
 const RING_BYTES: usize = 8 << 20;
 /// Nanoseconds between two writes to the file.
 const FLUSH_NS: u64 = 20_000_000;
-/// Most bytes moved from the ring to the file in one step.
+/// Maximum number of bytes moved from the ring to the file in one step.
 const PART_BYTES: usize = 64 << 10;
 
 /// A ring buffer with one writer and one reader. The writer is the recorder, whose calls the pager's lock serialises.
@@ -198,7 +198,7 @@ pub(crate) fn forked() {
     // SAFETY: `TRACING` was null or pointed to a leaked box, which is never freed.
     if let Some(tracing) = unsafe { tracing.as_ref() } {
         tracing.ring.closed.store(true, Release);
-        // Closes the child's copy of the descriptor. Otherwise it would hold the file's lock after the parent's end.
+        // Closes the child's copy of the descriptor. An open copy would keep the file locked after the parent's end.
         // The lock of `output` is free, because no thread of the parent was writing at the fork.
         tracing.output.lock().file = Target::Over;
     }

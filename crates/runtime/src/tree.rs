@@ -18,10 +18,10 @@ use crate::procfs::{is_running, own_pid, own_stack};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use crate::sync::{now_ns, pause, sized};
 
-/// Most processes of a run that can have far memory at the same time.
+/// Maximum number of processes of a run that have far memory at the same time.
 const MEMBERS_MAX: usize = sized(1024, 3);
-/// Nanoseconds after a fork within which the child takes its reserved share. After that time the reservation lapses:
-/// the child died early, or the fork failed.
+/// Nanoseconds after a fork within which the child must take its reserved share. After that time the reservation
+/// lapses, because the child has died early or the fork has failed.
 const PROMISE_NS: u64 = 10_000_000_000;
 /// Value of `since_ns` before the fork begins. Until then, the reservation cannot lapse, because a parent may prepare a
 /// fork for longer than [`PROMISE_NS`].
@@ -36,11 +36,11 @@ const JOIN_NS: u64 = 1_000_000_000;
 
 /// Kind of an entry that no process uses.
 const FREE: u32 = 0;
-/// Kind of a process that pages.
+/// Kind of an entry whose process pages.
 const SEATED: u32 = 1;
-/// Kind of a share reserved for a child that is about to be forked. `pid` is then the parent's.
+/// Kind of an entry that reserves a share for a child about to be forked. `pid` is then the parent's id.
 const PROMISED: u32 = 2;
-/// Kind of a forked child that does not page, because its share has room for all its far bytes.
+/// Kind of an entry of a forked child that does not page, because its share has room for all its far bytes.
 const FIXED: u32 = 3;
 
 /// An entry of the table: a process and its share of the budget.
@@ -165,8 +165,8 @@ impl Tree {
         if whole == 0 {
             return Some(seat);
         }
-        // The demand of a new member is not known yet. It asks for the whole budget, so that its fair share is
-        // the largest.
+        // The demand of a new member is not known yet. It asks for the whole budget, so that its fair share is as large
+        // as possible.
         seat.member.wants.store(whole, Relaxed);
         let end_ns = now_ns() + JOIN_NS;
         loop {
@@ -184,7 +184,7 @@ impl Tree {
     }
 
     /// Frees the entry of the program that this process ran before it executed the present one. If the lock cannot be
-    /// taken, another member frees the entry later, because that program's stack no longer exists.
+    /// taken, another member frees the entry later: the recorded stack address then shows that the old program is gone.
     pub(crate) fn executed(&self, counters: &Counters) {
         let me = own_pid();
         let _ = self.alone(|| {
@@ -199,8 +199,8 @@ impl Tree {
 
 impl Member {
     /// Frees this entry and its share. The caller holds the lock. Without the lock, a process could clear an entry that
-    /// another process has freed and a third one has filled again. The entry becomes free last. So if the caller dies
-    /// in this function, the next check of the members frees the entry again.
+    /// another process has freed and a third one has filled again. The kind is set to [`FREE`] last. So if the caller
+    /// dies in this function, the next check of the members frees the entry again.
     fn retire(&self, counters: &Counters) {
         if self.kind.load(Acquire) == FREE {
             return;
@@ -290,8 +290,8 @@ impl Seat {
     }
 
     /// Moves the share of this process towards its fair share. Called periodically. `wants` is the number of bytes that
-    /// the process could use. `set_budget` is called with the new budget of the process, in bytes. It returns the
-    /// local bytes of the process afterwards.
+    /// the process could use. `set_budget` receives the new budget of the process, in bytes, and returns the local
+    /// bytes of the process afterwards.
     ///
     /// The share shrinks only after `set_budget` has lowered the budget. Otherwise a fault could still use bytes that
     /// another process has already claimed.
@@ -316,13 +316,13 @@ impl Seat {
             // Bytes that are still in use remain in the share until their pages are evicted.
             self.member.share.store(goal.max(local.min(share)), Relaxed);
         } else if goal > share + share / 32 || is_alone && goal > share {
-            // A gain of up to 1/32 is not worth the work. Only a single member claims even the last bytes of the
-            // budget.
+            // A gain of up to 1/32 of the share is not worth the work. A single member is the exception: it claims even
+            // the last bytes of the budget.
             set_budget(self.claim());
         }
     }
 
-    /// Notes that the fork begins for which this share is reserved. The reservation lapses [`PROMISE_NS`] later.
+    /// Records that the fork for which this share is reserved begins now. The reservation lapses [`PROMISE_NS`] later.
     pub(crate) fn forks(&self) {
         self.member.since_ns.store(now_ns(), Relaxed);
     }
@@ -332,8 +332,8 @@ impl Seat {
     /// budget.
     ///
     /// # Errors
-    /// The bytes that parent and child could hold together, if these are too few. 0 if no entry is free, or the lock
-    /// cannot be taken.
+    /// The number of bytes that parent and child could hold together, if this number is too small for the share. 0 if
+    /// no entry is free, or the lock cannot be taken.
     pub(crate) fn promise(&self, bytes: u64, local: u64, must: bool) -> Result<Seat, u64> {
         let (tree, counters) = (self.tree, self.counters);
         let shared = tree.whole.load(Relaxed) > 0;
@@ -350,7 +350,8 @@ impl Seat {
             if short > spare && !must {
                 return Err(pool + share);
             }
-            // The share shrinks only once nothing can fail any more: the caller lowers its budget only on success.
+            // The share of this process shrinks only after the last step that can fail. On an error, the caller keeps
+            // its budget, so its share must stay the same.
             let seat = tree.seat(PROMISED, bytes, counters).ok_or(0u64)?;
             self.member.share.fetch_sub(short.min(spare), Relaxed);
             Ok(seat)
@@ -427,7 +428,7 @@ mod tests {
         let tree = stats.tree();
         let first = tree.join(stats, 1000, 10).unwrap();
         assert_eq!(first.share(), 1000);
-        // The first member gives up bytes only when it balances.
+        // The first member gives up bytes only in its calls of `balance`.
         let second = std::thread::scope(|scope| {
             let second = scope.spawn(|| tree.join(stats, 1000, 10).unwrap());
             while !second.is_finished() {
@@ -491,7 +492,7 @@ mod tests {
         assert_eq!(told.get(), 1000);
     }
 
-    /// The caller learns of an error, and so keeps its budget. Its share must stay the same.
+    /// If `promise` returns an error, the caller keeps its budget. So the caller's share must stay the same.
     #[test]
     fn a_promise_without_a_free_entry_takes_nothing() {
         let stats = fresh();
@@ -548,7 +549,7 @@ mod tests {
         stats.tree().look_round(stats);
         assert_eq!(child.share(), 400, "it lives");
         process.kill().unwrap();
-        // The killed process is not waited for: the memory of a zombie is free already.
+        // The test does not wait for the killed process. A zombie counts as ended, because its memory is already free.
         let end_ns = now_ns() + 10_000_000_000;
         while child.share() > 0 && now_ns() < end_ns {
             stats.tree().look_round(stats);

@@ -8,10 +8,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Most waits that are watched at the same time. More waits go unwatched. A hang is still found, because the watched
-/// waits do not end either.
+/// Maximum number of waits that are watched at the same time. Further waits are not watched. A hang is still found,
+/// because during a hang the watched waits do not end either.
 const WAITS: usize = 64;
-/// Most milliseconds that one check adds to the lengths of waits, however long ago the last check was.
+/// Maximum number of milliseconds that one check adds to the lengths of waits, however long ago the last check was.
 const STEP_MAX_MS: u64 = 200;
 /// A single wait may last this many times the limit while the engine makes progress elsewhere.
 const SINGLE_FACTOR: u64 = 10;

@@ -12,10 +12,10 @@ use crate::span::{OS_PAGE, Span};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use crate::sync::{LockCell, sized, zeroed_words};
 
-/// Most windows. Each program or library with large static arrays needs one.
+/// Maximum number of windows. Each program or library with large static arrays needs one.
 pub(crate) const WINDOWS_MAX: usize = sized(64, 2);
 
-/// Bytes of a block of offsets. One bit for each block tells whether the block has any exception.
+/// Size of a block of offsets in bytes. For each block, one bit tells whether a window or a hole lies in it.
 pub(crate) const MARK: usize = 2 << 20;
 
 /// A window: the addresses `addr..addr + len` show the far bytes `offset..offset + len`.
@@ -34,7 +34,7 @@ pub(crate) struct Windows {
     count: AtomicUsize,
     /// Lock that lets one thread at a time add a window.
     adding: LockCell<()>,
-    /// One bit for each block of [`MARK`] bytes: set if a window or a hole meets the block.
+    /// One bit for each block of [`MARK`] bytes: set if a window or a hole overlaps the block.
     marked: Bits,
     /// One bit for each page: set if the page is a hole.
     holes: Bits,
@@ -58,7 +58,7 @@ impl Windows {
     }
 
     /// Adds a window: the far bytes of `span` are at `addr` from now on. Returns false when there are too many windows.
-    /// `span` and `addr` are page-aligned. `span` lies in the reservation and meets no other window.
+    /// `span` and `addr` are page-aligned. `span` lies in the reservation and overlaps no other window.
     pub(crate) fn add(&self, addr: usize, span: Span) -> bool {
         let adding = self.adding.lock();
         let index = self.count.load(Relaxed);

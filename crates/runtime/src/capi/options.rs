@@ -26,16 +26,16 @@ const LONG: [(&str, &str); 7] = [
 /// Why the options were refused.
 #[derive(Debug, Error)]
 pub(crate) enum OptionsError {
-    /// An option without a value after it.
+    /// An option has no value after it.
     #[error("{0} wants a value after it")]
     NoValue(String),
     /// The count of hosts is not a number.
     #[error("-n {0} is not a number of hosts; give 2 or more (the compute node counts)")]
     NotACount(String),
-    /// A count of hosts without a host file.
+    /// A count of hosts was given, but no host file.
     #[error("-n counts the hosts of a host file; give one with -f")]
     CountAlone,
-    /// Both ways of naming the servers were used.
+    /// Both a host file and the option `--server` name the servers.
     #[error("both -f and --server name the memory servers; give one of them")]
     TwoLists,
     /// The host file is invalid.
@@ -119,7 +119,7 @@ impl Options {
 
     /// Returns the settings. An option overrides its environment variable, which `lookup` reads. `HANARE_LOCAL`
     /// overrides the budget in the host file, and the host file overrides `HANARE_SERVERS`. The settings may name no
-    /// server; then the caller can start a private one.
+    /// server. In that case, the caller can start a private one.
     pub(crate) fn settings(mut self, lookup: impl Fn(&str) -> Option<OsString>) -> Result<Settings, OptionsError> {
         let hosts = self.hosts()?;
         let chosen = |name: &'static str| {

@@ -11,7 +11,7 @@ const CLOSED: u32 = 1 << 31;
 /// A barrier that threads enter and leave, and that a fork closes.
 #[derive(Default)]
 pub(crate) struct Barrier {
-    /// Number of threads inside, and [`CLOSED`] while the barrier is closed.
+    /// Number of threads inside, plus the bit [`CLOSED`] while the barrier is closed.
     word: AtomicU32,
 }
 
@@ -48,8 +48,9 @@ impl Barrier {
     fn enter_later(&self) {
         loop {
             self.leave();
-            // Waits outside and retries only when the barrier is open. A thread that leaves wakes all waiting threads.
-            // If waiting threads entered and left while the barrier is closed, they would wake each other without end.
+            // The thread waits outside and retries only when the barrier is open. A thread that leaves wakes all
+            // waiting threads. If waiting threads entered and left while the barrier is closed, they would wake each
+            // other without end.
             loop {
                 let now = self.word.load(Acquire);
                 if now & CLOSED == 0 {
