@@ -3,8 +3,8 @@
 use std::ffi::{CStr, OsString, c_char};
 use std::os::unix::ffi::OsStringExt;
 
-/// Copies the environment variables whose names begin with `prefix`. The function walks through the environment only
-/// once, to be fast: each program calls it when it starts.
+/// Copies the environment variables whose names begin with `prefix`. The function reads the environment only once. This
+/// saves time, because every program under Hanare calls the function when it starts.
 ///
 /// # Safety
 /// No other thread may change the environment during this call.

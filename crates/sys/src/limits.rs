@@ -1,10 +1,10 @@
 //! The program's limits on address space and data (RLIMIT_AS, RLIMIT_DATA), kept apart from Hanare's own mappings.
 //!
-//! The kernel counts Hanare's reservations as if they were the program's. It does not count the program's far bytes
-//! (its bytes in paged memory) separately. So this module sets the kernel's limit to `program's limit + Hanare's
-//! mappings - far bytes`. It does so whenever one of these three values changes. The program sees the limit that it set
-//! itself. The kernel's hard limit is never lowered. Otherwise the soft limit could not be raised again when Hanare's
-//! mappings grow.
+//! The kernel counts all of Hanare's mappings against the program's limits. Only some bytes in these mappings belong to
+//! the program: its far bytes (bytes in paged memory). So this module sets the kernel's limit to `program's limit +
+//! Hanare's mappings - far bytes`. It does so whenever one of these three values changes. The program sees the limit
+//! that it set itself. The kernel's hard limit is never lowered. Otherwise the soft limit could not be raised again
+//! when Hanare's mappings grow.
 //!
 //! An adjusted limit has [`MARK`] in its low bits, which the kernel ignores. A program that is executed under an
 //! adjusted limit finds its own limit in its environment ([`VARIABLE`]).
@@ -113,7 +113,7 @@ static SPACE: Account = Account::new();
 static DATA: Account = Account::new();
 /// Whether the program has a limit of at least one kind.
 static IS_LIMITED: AtomicBool = AtomicBool::new(false);
-/// The id of the process whose limits are kept here. 0 if no limits are kept.
+/// The id of the process whose limits this module keeps. 0 if it keeps no limits.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 fn account(kind: Kind) -> &'static Account {
@@ -337,13 +337,14 @@ pub fn forked() {
     }
 }
 
-/// Checks whether limits are kept in this memory, by this process or by a parent that shares the memory.
+/// Checks whether this module keeps the limits of this process, or those of a parent that shares its memory with this
+/// process (vfork).
 pub fn are_kept() -> bool {
     PROCESS.load(SeqCst) != 0
 }
 
-/// Checks whether the limits kept here belong to the calling process. Returns false in a child that shares its parent's
-/// memory until it executes a program (vfork).
+/// Checks whether this module keeps the limits of the calling process itself. Returns false in a child that shares its
+/// parent's memory until it executes a program (vfork).
 fn is_kept() -> bool {
     PROCESS.load(SeqCst) == process()
 }

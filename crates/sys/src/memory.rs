@@ -79,8 +79,8 @@ impl Memory {
             return self;
         };
         let top = root.join(mount);
-        // In a container, the line may contain the path on the host. Then only the top directory exists here. In a
-        // container, that top directory is the container's own cgroup.
+        // In a container, `line` may contain the cgroup's path on the host, which does not exist in the container. In
+        // this case, the top directory is the container's own cgroup, and its limits apply.
         let group = top.join(group.trim_start_matches('/'));
         group
             .ancestors()

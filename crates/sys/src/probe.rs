@@ -60,8 +60,7 @@ fn mark(mapping: &Mapping) {
 /// Checks whether the page is present and contains the mark. It first asks the kernel whether the page is present,
 /// because an access to a missing page would wait for ever.
 fn is_marked(mapping: &Mapping) -> bool {
-    // SAFETY: the mapping belongs to this experiment, so no other code relies on its contents. Its page is present and
-    // readable, so the read cannot trap.
+    // SAFETY: the mapping belongs to this experiment. Its page is present and readable, so the read cannot trap.
     present_pages(mapping.addr(), 1) == Ok(1) && unsafe { mapping.as_ptr().read_volatile() } == MARK
 }
 

@@ -2,9 +2,9 @@
 //! This module also blocks signals.
 //!
 //! This module only reads fault signals. It does not know the states of pages. Its handler runs with every signal
-//! blocked, on the alternate stack if the thread has one. It passes every other fault on to the chained action: the
-//! program's action from before the installation, or the one that the program set later ([`set_chained`]). The effect
-//! is then the same as without our handler.
+//! blocked, on the alternate stack if the thread has one. It resolves faults in Hanare's memory and passes every other
+//! fault on to the chained action: the program's action from before the installation, or the one that the program set
+//! later ([`set_chained`]). The effect is then the same as without our handler.
 
 use crate::futex::LockCell;
 use crate::raw::{self, Errno};

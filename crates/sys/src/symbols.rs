@@ -80,8 +80,8 @@ impl Library {
     pub fn loaded(soname: &CStr) -> Option<Library> {
         let mut link = first_link()?;
         for _ in 0..OBJECTS_MAX {
-            // SAFETY: `link` is a member of the dynamic linker's list. The first members were loaded with the program
-            // and are never freed.
+            // SAFETY: `link` is a member of the dynamic linker's list. The members that were loaded with the program
+            // come first and are never freed.
             let object = unsafe { &*link.as_ptr() };
             let library = Image::of(object).and_then(|image| Library::of(image, object.dynamic));
             if let Some(library) = library.filter(|library| library.is_called(soname)) {

@@ -1,5 +1,5 @@
-//! Tests of threads: the CPUs on which they run, and their number. There is only one test function. It counts all
-//! threads of the process, and a second test would run in a further thread.
+//! Tests of threads: the CPUs on which they run, and their number. There is only one test function, because it counts
+//! all threads of the process. A second test would run in a further thread and change the count.
 
 use hanare_sys::thread;
 use std::sync::mpsc;
@@ -60,8 +60,8 @@ fn threads_are_counted_placed_and_named() {
     ways_to_run();
 }
 
-/// Checks the scheduling policies. The test above calls this function. As a test, it would run in a further thread,
-/// which the test above would count.
+/// Checks the scheduling policies. The test above calls this function. If this function were a test, it would run in a
+/// further thread, and the test above would count this thread.
 fn ways_to_run() {
     std::thread::spawn(|| {
         // SAFETY: the call takes and returns only integers. 0 stands for the calling thread.

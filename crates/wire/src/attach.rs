@@ -1,5 +1,5 @@
-//! The same-host link. The server stores the pages of a session in slots (places for one page each). The slots lie in
-//! files that the server passes to the client.
+//! The same-host link. The server stores the pages of a session in slots of equal size. The slots lie in files that the
+//! server passes to the client.
 //!
 //! The client copies a page to or from its slot by itself, without a request. It sends requests only to get slots or to
 //! return slots, many at a time. The client keeps the table that maps pages to slots.
@@ -82,8 +82,8 @@ impl Attachment {
             join: clone_of,
             clone: clone_of.is_some(),
             key: None,
-            // These timeouts are longer than the defaults, because a server on a loaded machine may wait long for a
-            // CPU.
+            // These timeouts are longer than the defaults, because a server on a loaded machine may have to wait a long
+            // time for a CPU.
             connect_timeout: SILENT_SAME_HOST,
             silent_timeout: SILENT_SAME_HOST,
         };

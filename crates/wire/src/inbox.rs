@@ -15,8 +15,8 @@ pub struct Inbox {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
-    /// The maximum number of bytes to receive into the buffer in one system call. It depends on the size of the last
-    /// payload.
+    /// The maximum number of bytes to receive into the buffer in one system call. The maximum depends on the size of
+    /// the last payload.
     receive_bytes: usize,
 }
 
