@@ -1,8 +1,9 @@
 //! Copies memory that other threads and processes may change during the copy.
 //!
-//! Other threads of the program and other processes may write to such memory at any time. So no Rust reference to this
-//! memory is ever formed. Only raw pointers and the C library's block functions are used. A copy during a write may be
-//! torn: a mix of old and new bytes. A caller that needs a consistent copy must first keep writers out.
+//! Other threads of the program and other processes may write to the copied memory at any time. So this module never
+//! forms a Rust reference to this memory. It uses only raw pointers and the C library's block functions. If another
+//! thread writes during a copy, the copy may be torn: a mix of old and new bytes. A caller that needs a consistent copy
+//! must first keep writers out.
 
 use crate::descriptors;
 use crate::raw::{self, Errno};

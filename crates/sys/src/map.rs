@@ -291,11 +291,11 @@ pub fn memfd(name: &str, len: u64) -> Result<OwnedFd, MapError> {
 /// `ENOMEM` if the range has unmapped parts, or if splitting it would exceed vm.max_map_count.
 ///
 /// # Safety
-/// No Rust reference into the range may exist that needs more rights than the new ones.
+/// If a Rust reference into the range exists, `prot` must allow every access through the reference.
 pub unsafe fn protect(addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
     refuse::draw(Call::Protect)?;
     let flags = MprotectFlags::from_bits_retain(prot.0 as u32);
-    // SAFETY: the caller guarantees that no reference needs more rights than the new ones.
+    // SAFETY: the caller guarantees that `prot` allows every access through existing references into the range.
     unsafe { rustix::mm::mprotect(pointer(addr), len, flags) }.map_err(Errno::from)
 }
 

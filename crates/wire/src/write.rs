@@ -29,7 +29,7 @@ pub struct Ack {
     pub tag: u64,
     /// The result of the request.
     pub status: AckStatus,
-    /// How many more bytes the server could hold for this session when it answered.
+    /// The number of further bytes that the server could hold for this session when it sent this answer.
     pub capacity_bytes: u64,
 }
 
