@@ -1,10 +1,10 @@
 //! SIGBUS and SIGSEGV handlers for page faults. A fault that is not Hanare's is passed on to the program's own action.
 //! This module also blocks signals.
 //!
-//! This module only reads fault signals. It does not know the states of pages. Its handler runs with every signal
-//! blocked, on the alternate stack if the thread has one. It resolves faults in Hanare's memory and passes every other
-//! fault on to the chained action: the program's action from before the installation, or the one that the program set
-//! later ([`set_chained`]). The effect is then the same as without our handler.
+//! This module reads fault signals and does not know the states of pages. An installed [`FaultHandler`] decides about
+//! each fault. It runs with every signal blocked, on the alternate stack if the thread has one. A fault that it does
+//! not resolve is passed on to the chained action: the program's action from before the installation, or the one that
+//! the program set later ([`set_chained`]). The effect is then the same as without our handler.
 
 use crate::futex::LockCell;
 use crate::raw::{self, Errno};
@@ -517,7 +517,7 @@ impl SignalMask {
         before
     }
 
-    /// Checks whether a signal is pending that was not blocked before. Makes one short system call.
+    /// Checks whether a signal is pending that was not blocked before this guard. Makes one short system call.
     #[must_use]
     pub fn has_waiting(&self) -> bool {
         let mut waiting = 0u64;
