@@ -12,9 +12,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 /// The maximum number of ranges in a batch.
 pub const BATCH_RANGES_MAX: usize = 512;
 
-/// Ranges of this process's memory that are dropped together. A batch holds 8 KiB of plain data and a descriptor, so
-/// keep one instead of making one for each use. `push` and `flush` are allocation-free and async-signal-safe. Dropping
-/// a batch forgets the ranges that were not flushed.
+/// Ranges of this process's memory whose pages are dropped together. A batch holds 8 KiB of plain data and a
+/// descriptor, so reuse a batch instead of making a new one each time. `push` and `flush` are allocation-free and
+/// async-signal-safe. When a batch value goes out of scope, its ranges that were not flushed keep their pages.
 #[derive(Debug)]
 pub struct DontNeedBatch {
     ranges: [Range; BATCH_RANGES_MAX],
@@ -74,8 +74,8 @@ impl DontNeedBatch {
         self.count == 0
     }
 
-    /// Checks whether the batch holds the maximum number of ranges. A full batch only accepts a range that it can
-    /// merge.
+    /// Checks whether the batch holds the maximum number of ranges. A full batch accepts only a range that is adjacent
+    /// to the last one.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.count == BATCH_RANGES_MAX
@@ -93,28 +93,29 @@ impl DontNeedBatch {
     }
 
     /// Drops the pages of all ranges and empties the batch. Calls `refused` with the address, length and errno of each
-    /// range that the kernel did not drop. The errno is `ENOMEM` if the range is not mapped any more. All other ranges
-    /// are dropped.
+    /// range that the kernel did not drop. The errno is `ENOMEM` if part of the range is not mapped. A refused range
+    /// does not prevent the other ranges from being dropped.
     ///
     /// # Safety
     /// The contents of the ranges are destroyed, so the caller must own them.
     pub unsafe fn flush(&mut self, mut refused: impl FnMut(usize, usize, Errno)) {
         let mut next = 0;
         while next < self.count {
-            // SAFETY: the caller owns the contents of every pushed range.
+            // SAFETY: the caller owns the contents of every pushed range, so they may be destroyed.
             let together = unsafe { self.drop_together(next) };
             if let Ok(bytes @ 1..) = together {
                 next += skip(&mut self.ranges[next..self.count], bytes);
                 continue;
             }
             let Range { addr, len } = self.ranges[next];
-            // SAFETY: the caller owns the contents of every pushed range.
+            // SAFETY: the caller owns the contents of every pushed range, so they may be destroyed.
             match (together, unsafe { map::advise(addr, len, Advice::DontNeed) }) {
-                // The kernel refuses to drop this range in any way.
+                // The kernel refused to drop this range by `madvise` too.
                 (_, Err(errno)) => refused(addr, len, errno),
                 (Ok(_) | Err(Errno(libc::EINTR | libc::EAGAIN | libc::ENOMEM)), Ok(())) => {}
-                // The kernel dropped the range by `madvise` but refused `process_madvise`. Either it does not know or
-                // forbids this call, or the pidfd names the parent after a fork. The batch never uses this call again.
+                // The kernel dropped the range by `madvise` but refused `process_madvise`. Possible causes: the kernel
+                // lacks or forbids `process_madvise`, or this is a forked child and the pidfd names its parent. The
+                // batch never calls `process_madvise` again.
                 (Err(_), Ok(())) => self.process = None,
             }
             next += 1;
@@ -135,13 +136,14 @@ impl DontNeedBatch {
         let advice = libc::MADV_DONTNEED as usize;
         refuse::draw(Call::AdviseMany)?;
         let args = [process.as_raw_fd() as usize, ranges.as_ptr() as usize, ranges.len(), advice, 0, 0];
-        // SAFETY: the kernel only reads `ranges`, which are iovecs. The caller owns the contents of the memory they
-        // name.
+        // SAFETY: the kernel only reads `ranges`, which have the layout of iovecs. The caller owns the memory that
+        // these iovecs name, so its contents may be destroyed.
         unsafe { raw::syscall(libc::SYS_process_madvise, args) }
     }
 }
 
-/// Returns the number of ranges that the first `bytes` cover wholly. Shortens a range that they cover in part.
+/// Skips the first `bytes` bytes of the ranges. Returns the number of ranges that are skipped completely. If the next
+/// range is skipped in part, removes that part from the range.
 fn skip(ranges: &mut [Range], mut bytes: usize) -> usize {
     for (index, range) in ranges.iter_mut().enumerate() {
         if bytes < range.len {

@@ -1,8 +1,9 @@
 //! Copies memory that other threads and processes may change during the copy.
 //!
-//! Other threads of the program and other processes may write to such memory at any time. So no Rust reference to this
-//! memory is ever formed. Only raw pointers and the C library's block functions are used. A copy during a write may be
-//! torn: a mix of old and new bytes. A caller that needs a consistent copy must first keep writers out.
+//! Other threads of the program and other processes may write to the copied memory at any time. So this module never
+//! forms a Rust reference to this memory. It uses only raw pointers and the C library's block functions. If another
+//! thread writes during a copy, the copy may be torn: a mix of old and new bytes. A caller that needs a consistent copy
+//! must first keep writers out.
 
 use crate::descriptors;
 use crate::raw::{self, Errno};
@@ -18,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// reference may cover `dst`.
 #[inline]
 pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: the caller guarantees that both ranges are mapped and do not overlap.
+    // SAFETY: the caller guarantees that `src` is readable, `dst` is writable, and the two ranges do not overlap.
     unsafe {
         libc::memcpy(dst.cast::<c_void>(), src.cast::<c_void>(), len);
     }
@@ -47,11 +48,11 @@ pub unsafe fn equal(a: *const u8, b: *const u8, len: usize) -> bool {
     unsafe { libc::memcmp(a.cast::<c_void>(), b.cast::<c_void>(), len) == 0 }
 }
 
-/// This process's own memory as the file `/proc/self/mem`. Through this file, a read works even on pages without read
-/// permission. It returns an errno in cases where a load would kill the process.
+/// This process's own memory as the file `/proc/self/mem`. A read of this file works even on pages without read
+/// permission. It returns an errno if a load from the address would kill the process.
 ///
-/// The file shows the memory of the process that opened it, even when a forked child reads it. So a child must open its
-/// own.
+/// The file shows the memory of the process that opened it, even when a forked child reads it. So a forked child must
+/// open a new `OwnMemory`.
 #[derive(Debug)]
 pub struct OwnMemory {
     fd: OwnedFd,
@@ -61,7 +62,7 @@ impl OwnMemory {
     /// Opens `/proc/self/mem`.
     ///
     /// # Errors
-    /// `EMFILE` without a free descriptor, `ENOENT` without `/proc`.
+    /// `EMFILE` if no descriptor is free. `ENOENT` if `/proc` is not mounted.
     pub fn open() -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let open = || {
@@ -74,8 +75,8 @@ impl OwnMemory {
     /// Reads the bytes from `addr` on into the whole of `buf`.
     ///
     /// # Errors
-    /// `EIO` if an address is not mapped or its page is not present. The bytes before that address may already be in
-    /// `buf`.
+    /// `EIO` if an address is not mapped, or if a userfaultfd traps its missing page. The bytes before that address may
+    /// already be in `buf`.
     pub fn read(&self, addr: usize, buf: &mut [u8]) -> Result<(), Errno> {
         let mut done = 0;
         while done < buf.len() {

@@ -7,7 +7,7 @@
 //! no lock.
 //!
 //! A descriptor number belongs to one process. A forked child has a copy of its parent's table, but none of the
-//! parent's engine. So the table is valid only in a process that has the [mark](crate::mark).
+//! parent's engine. So a process uses the table only if it has the [mark](crate::mark), which a forked child lacks.
 
 use crate::mark;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -18,10 +18,11 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 /// recorded.
 const NUMBERS: usize = 1 << 20;
 const WORD_BITS: usize = u64::BITS as usize;
-/// The search for a free high number begins below this number. Much higher numbers would cost memory. The
-/// kernel's table of a process has an entry for each number up to the highest.
+/// The search for a free high number begins below this number. Higher numbers would cost memory, because the kernel's
+/// descriptor table has an entry for each number up to the highest open one.
 const TOP: u64 = 1024;
-/// The limit on descriptors while [`Room`] raises it. It leaves many numbers free, however many the program uses.
+/// The limit on descriptors while [`Room`] raises it. It is so high that some numbers are free even if the program uses
+/// very many.
 const RAISED: u64 = 1 << 19;
 /// The lowest number that a descriptor is moved to. Lower numbers are the program's standard streams.
 const LOWEST: u64 = 3;
@@ -80,22 +81,24 @@ const LOOKED_AT: usize = 64;
 /// The maximum count of descriptor numbers that one check examines.
 const LOOKED_AT_MAX: RawFd = 4096;
 
-/// Returns how many of these numbers are free. The range has at most [`LOOKED_AT`] numbers. A descriptor that was
-/// opened with O_PATH counts as free. So a program with many such descriptors may find too late that no number is free.
+/// Returns how many of the numbers `start..end` are free. The range has at most [`LOOKED_AT`] numbers. A descriptor
+/// that was opened with O_PATH wrongly counts as free. So the result is too high if the program has opened files with
+/// O_PATH.
 fn free_among(start: RawFd, end: RawFd) -> usize {
     let mut asked = [const { libc::pollfd { fd: -1, events: 0, revents: 0 } }; LOOKED_AT];
     let count = asked.iter_mut().zip(start..end).map(|(entry, fd)| entry.fd = fd).count();
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let args = [asked.as_mut_ptr() as usize, count, &raw const now as usize, 0, 0, 0];
-    // SAFETY: the entries and the time are local. The call asks for no event of a descriptor, so it changes nothing.
+    // SAFETY: `asked` and `now` are local variables that outlive the call. The kernel writes only to `asked`.
     match unsafe { crate::syscall(libc::SYS_ppoll, args) } {
         Ok(_) => asked[..count].iter().filter(|entry| entry.revents & libc::POLLNVAL != 0).count(),
         Err(_) => 0,
     }
 }
 
-/// Room for Hanare's descriptors in a process that has used up its own limit. While this value lives, the limit of the
-/// process may be higher. Descriptors above the old limit stay open afterwards.
+/// Room for Hanare's descriptors in a process that has used up its own limit. While this value lives, the process may
+/// have a higher limit on descriptors. When it is dropped, the old limit returns. Descriptors above the old limit then
+/// stay open.
 #[derive(Debug)]
 pub struct Room {
     before: Option<Rlimit>,
@@ -121,7 +124,7 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         if let Some(before) = self.before.take() {
-            // A process may always lower its own limit.
+            // This call cannot fail, because a process may always lower its own limit.
             let lowered = setrlimit(Resource::Nofile, before);
             debug_assert!(lowered.is_ok());
         }
@@ -177,14 +180,14 @@ pub fn count() -> usize {
 
 /// Makes a separate descriptor table for the calling thread, with copies of Hanare's descriptors only. The copies stay
 /// open while the thread lives, even if the program closes the originals by direct system calls. Returns false if the
-/// kernel refuses; then nothing has changed.
+/// kernel refuses. Then the thread's table has not changed.
 #[must_use]
 pub fn hold() -> bool {
     let mut apart = false;
     let closed = others(0, u32::MAX, |first, last| {
         let flags = libc::CLOSE_RANGE_UNSHARE as usize;
-        // SAFETY: the call takes only integers. The first call separates this thread's table before it closes anything.
-        // If the first call fails, no second call follows.
+        // SAFETY: the call takes only integers. The first call gives this thread its own table and closes descriptors
+        // only there. If the first call fails, no other call follows. So the descriptors of other threads stay open.
         unsafe { crate::syscall(libc::SYS_close_range, [first as usize, last as usize, flags, 0, 0, 0]) }.map(|_| {
             apart = true;
         })
@@ -206,7 +209,8 @@ mod tests {
         seen
     }
 
-    /// All checks are in one test, because the table belongs to the whole process.
+    /// One test makes all checks. Parallel tests would disturb each other, because the whole process has only one
+    /// table.
     #[test]
     fn kept_descriptors_are_high_close_on_exec_and_skipped() {
         mark::set().unwrap();
@@ -223,13 +227,13 @@ mod tests {
             let look = || {
                 let apart = hold();
                 let own = rustix::io::fcntl_getfd(&fd).is_ok();
-                // SAFETY: the call only asks for the flags of a number.
+                // SAFETY: F_GETFD only reads the flags of descriptor 0.
                 (apart, own, unsafe { libc::fcntl(0, libc::F_GETFD) })
             };
             scope.spawn(look).join().unwrap()
         });
         assert_eq!(held, (true, true, -1));
-        // SAFETY: the call only asks for the flags of a number.
+        // SAFETY: F_GETFD only reads the flags of descriptor 0.
         assert_ne!(unsafe { libc::fcntl(0, libc::F_GETFD) }, -1, "the others keep theirs");
         assert_eq!((free_among(number, number + 1), free_among(-2, 0)), (0, 0));
         assert!(can_have(8) && !can_have(1 << 30) && Room::make(8).is_some());
@@ -239,7 +243,7 @@ mod tests {
         // SAFETY: this clone without flags works like fork, and the child only exits.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
         if child == 0 {
-            // SAFETY: `_exit` ends the child at once.
+            // SAFETY: `_exit` ends the child immediately and runs no exit handlers.
             unsafe { libc::_exit(i32::from(is_own(fd.as_raw_fd()))) };
         }
         let mut status = -1;

@@ -3,8 +3,8 @@
 use std::ffi::{CStr, OsString, c_char};
 use std::os::unix::ffi::OsStringExt;
 
-/// Copies the environment variables whose names begin with `prefix`. It reads the environment only once, because every
-/// program of a run does this at its start.
+/// Copies the environment variables whose names begin with `prefix`. The function reads the environment only once. This
+/// saves time, because every program under Hanare calls the function when it starts.
 ///
 /// # Safety
 /// No other thread may change the environment during this call.
@@ -14,8 +14,8 @@ pub unsafe fn beginning_with(prefix: &str) -> Vec<(OsString, OsString)> {
         static environ: *const *const c_char;
     }
     let mut found = Vec::new();
-    // SAFETY: `environ` is null, or an array of terminated strings that ends with null. The caller guarantees that no
-    // thread changes the array.
+    // SAFETY: `environ` is null or points to an array of NUL-terminated strings. A null pointer ends the array. The
+    // caller guarantees that no thread changes the array.
     unsafe {
         let mut at = environ;
         while !at.is_null() && !(*at).is_null() {

@@ -187,7 +187,7 @@ pub enum DeviceNode {
 /// The features that work for this process on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Features {
-    /// The best way to open userfaultfd that works.
+    /// The best of the working ways to open userfaultfd.
     pub access: UffdAccess,
     /// The result of opening by the system call with full rights.
     pub syscall: Attempt,
@@ -195,7 +195,7 @@ pub struct Features {
     pub device: Attempt,
     /// The result of opening by the system call for user-mode faults only.
     pub user_mode_only: Attempt,
-    /// Whether missing pages trap and COPY resolves the faults.
+    /// Whether accesses to missing pages trap, and UFFDIO_COPY resolves these faults.
     pub missing: bool,
     /// Whether writes to write-protected pages can be trapped.
     pub wp: bool,
@@ -242,7 +242,8 @@ impl Features {
             && [UffdAccess::Syscall, UffdAccess::Device].into_iter().any(|access| probe::has(access, feature::MOVE))
     }
 
-    /// Tries every feature that `disabled` does not exclude, on a few pages of its own. This takes about a millisecond.
+    /// Tries every feature that `disabled` does not exclude, on a few pages that it maps for this purpose. This takes
+    /// about a millisecond.
     #[must_use]
     pub fn probe(disabled: &Disabled) -> Self {
         let full = |access| {

@@ -1,7 +1,7 @@
 //! A seccomp filter, which makes some system calls of this process and its children fail.
 //!
-//! See `seccomp(2)`. A filter is permanent and inherited. Allowed calls cost almost nothing more, because the kernel
-//! caches which calls the filter always allows.
+//! See `seccomp(2)`. A filter is permanent and inherited. The filter hardly slows down allowed calls, because the
+//! kernel caches which calls a filter always allows.
 
 use crate::raw::{self, Errno};
 
@@ -97,12 +97,13 @@ const OPEN: [Rule; 1] =
 #[cfg(not(target_arch = "x86_64"))]
 const OPEN: [Rule; 0] = [];
 
-/// Makes the `refused` calls fail in this process and its children from now on. Does nothing if they fail already, as
-/// they do under an inherited filter. Without `CAP_SYS_ADMIN`, programs that these processes execute can no longer gain
-/// privileges (`PR_SET_NO_NEW_PRIVS`).
+/// Makes the `refused` calls fail in this process and its children from now on. Does nothing if these calls already
+/// fail, for example under an inherited filter. If the process lacks `CAP_SYS_ADMIN`, this function also sets
+/// `PR_SET_NO_NEW_PRIVS`. After that, programs executed by the process or its children cannot gain privileges.
 ///
 /// # Errors
-/// `EINVAL` or `ENOSYS` if the kernel has no seccomp filters. `ESRCH` if another thread has a filter of its own.
+/// `EINVAL` or `ENOSYS` if the kernel has no seccomp filters. `ESRCH` if another thread has installed a filter that the
+/// calling thread lacks.
 pub fn refuse(refused: Refused) -> Result<(), Errno> {
     if is_refused(refused) {
         return Ok(());
@@ -126,12 +127,12 @@ pub fn refuse(refused: Refused) -> Result<(), Errno> {
     }
 }
 
-/// Whether the kernel or an inherited filter refuses these calls already. Each call here is one that a kernel without a
-/// filter refuses too, but with another errno.
+/// Checks whether the kernel or an inherited filter already refuses these calls. Tries each call with invalid
+/// arguments. Without a filter, the call fails too, but with another errno.
 fn is_refused(refused: Refused) -> bool {
     let refuses = |number, args, errno| {
-        // SAFETY: the calls below ask for no events, or have a null path. The kernel refuses them before it does
-        // anything.
+        // SAFETY: all calls below have invalid arguments (no events, or a null pointer). So the kernel refuses each
+        // call before it does anything.
         let answer = unsafe { raw::syscall(number, args) };
         answer == Err(Errno(errno))
     };
@@ -141,7 +142,8 @@ fn is_refused(refused: Refused) -> bool {
         && (refused == Refused::AsyncIo || refuses(libc::SYS_openat, direct, libc::EINVAL))
 }
 
-/// Adds the instructions of a rule to the program. A test that fails jumps to the end of these instructions.
+/// Adds the instructions of a rule to the program. If a test fails, it jumps behind the last of these instructions, to
+/// the next rule.
 fn compile(rule: &Rule, program: &mut Vec<Instruction>) {
     let conditions = rule.conditions.iter().flatten();
     let number = (NR_OFFSET, JUMP_EQUAL, rule.number as u32);

@@ -1,17 +1,18 @@
 //! A few flags of each thread, at a fixed distance from its thread pointer.
 //!
-//! A shared library finds its `thread_local!` variables through a table of the C library. This table comes from the
-//! program's own allocator if there is one. So the table may itself be paged out, and a thread that needs it could not
-//! resolve a fault.
+//! A shared library finds its `thread_local!` variables through a table of the C library. If the program has its own
+//! allocator, that allocator provides the memory of this table. So the table may itself be paged out. A thread that
+//! needs a paged-out table cannot resolve a fault.
 //!
-//! These flags do not need the table. They use the space that the C library reserves for libraries loaded with the
-//! program. A few bytes of this space are also available to libraries loaded later.
+//! The flags of this module do not need the table. They lie in the thread-local space that the C library reserves for
+//! libraries loaded with the program. A few bytes of this space are also available to libraries loaded later.
 
 /// One flag of the calling thread. It is unset when the thread starts.
 #[derive(Debug)]
 pub struct Flag(u8);
 
-/// Set if the thread is one of Hanare's own, or acts as one.
+/// Set if the thread belongs to Hanare. Also set while a thread of the program runs Hanare's start or fork code, whose
+/// allocations must never be paged out.
 pub static OWN: Flag = Flag(0);
 /// Set while the calling thread forks.
 pub static FORKS: Flag = Flag(1);
@@ -48,7 +49,7 @@ impl Flag {
     }
 }
 
-// Eight zero bytes for each thread. The symbol is visible only within one library.
+// Defines eight thread-local bytes, which are zero when a thread starts. The symbol is visible only within one library.
 core::arch::global_asm!(
     ".section .tbss.hanare_flags,\"awT\",@nobits",
     ".globl hanare_flags",
@@ -66,7 +67,8 @@ core::arch::global_asm!(
 #[inline]
 fn flags_of_thread() -> *mut u8 {
     let flags: *mut u8;
-    // SAFETY: the instructions only read the distance that the dynamic linker stored, and the thread pointer.
+    // SAFETY: the instructions read only two values: the distance from the thread pointer, which the dynamic linker
+    // stored, and the thread pointer itself.
     unsafe {
         core::arch::asm!(
             "mov {flags}, qword ptr [rip + hanare_flags@GOTTPOFF]",
@@ -83,7 +85,8 @@ fn flags_of_thread() -> *mut u8 {
 #[inline]
 fn flags_of_thread() -> *mut u8 {
     let flags: *mut u8;
-    // SAFETY: the instructions only read the distance that the dynamic linker stored, and the thread pointer.
+    // SAFETY: the instructions read only two values: the distance from the thread pointer, which the dynamic linker
+    // stored, and the thread pointer itself.
     unsafe {
         core::arch::asm!(
             "mrs {flags}, tpidr_el0",

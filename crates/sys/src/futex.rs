@@ -21,8 +21,8 @@ pub enum Wait {
     TimedOut,
 }
 
-/// Sleeps while `word` holds `expected`, at most for `timeout`. It may return early, so the caller checks the word in a
-/// loop.
+/// Sleeps while `word` holds `expected`, at most for `timeout`. The function may return early, so the caller checks
+/// `word` in a loop.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Wait {
     let limit = timeout.map(|time| Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),

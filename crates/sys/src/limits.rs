@@ -1,16 +1,17 @@
 //! The program's limits on address space and data (RLIMIT_AS, RLIMIT_DATA), kept apart from Hanare's own mappings.
 //!
-//! The kernel counts Hanare's reservations as the program's, and does not count the program's far bytes (its bytes in
-//! paged memory). So this module sets the kernel's limit to `program's limit + Hanare's mappings - far bytes`. It does
-//! so whenever one of the three changes. The program sees the limit that it set itself. The kernel's hard limit stays
-//! unchanged, because a lowered one could not be raised again when Hanare's mappings grow.
+//! The kernel counts all of Hanare's mappings against the program's limits. Only some bytes in these mappings belong to
+//! the program: its far bytes (bytes in paged memory). So this module sets the kernel's limit to `program's limit +
+//! Hanare's mappings - far bytes`. It does so whenever one of these three values changes. The program sees the limit
+//! that it set itself. The kernel's hard limit is never lowered. Otherwise the soft limit could not be raised again
+//! when Hanare's mappings grow.
 //!
 //! An adjusted limit has [`MARK`] in its low bits, which the kernel ignores. A program that is executed under an
 //! adjusted limit finds its own limit in its environment ([`VARIABLE`]).
 //!
-//! This module uses no lock and no allocation. Threads that change the sums at the same time may set limits in any
-//! order. Each thread then checks whether the sums are still those that it used ([`enforce`]), so the last limit set is
-//! right.
+//! This module uses no lock and no allocation. Threads that change the byte counts at the same time may set limits in
+//! any order. After setting a limit, each thread checks whether the counts have changed meanwhile, and then sets the
+//! limit again ([`enforce`]). So the last limit set is right.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
@@ -60,11 +61,11 @@ pub struct Limit {
 
 /// The value that means no limit.
 pub const UNLIMITED: u64 = u64::MAX;
-/// The environment variable that passes the program's limits to the programs that it executes.
+/// The name of the environment variable that tells an executed program its own limits.
 pub const VARIABLE: &str = "HANARE_LIMITS";
 
 const PAGE: u64 = 4096;
-/// The low bits of a limit that this module adjusted, so that it is not the program's own.
+/// The low bits of every limit that this module adjusted. They distinguish such a limit from one that the program set.
 const MARK: u64 = 0x5a7;
 /// A limit in bytes that no process reaches. Unlike [`UNLIMITED`], it can contain the mark.
 const VAST: u64 = 1 << 62;
@@ -73,15 +74,15 @@ fn marked(bytes: u64) -> u64 {
     (bytes / PAGE * PAGE) | MARK
 }
 
-/// The sums of one kind of limit, in bytes.
+/// The program's limit of one kind, and the byte counts from which the kernel's limit follows.
 struct Account {
     soft: AtomicU64,
     hard: AtomicU64,
     /// The bytes that Hanare has mapped for itself.
     held: AtomicU64,
-    /// The far bytes of the program that lie inside Hanare's mappings.
+    /// The program's far bytes (its bytes in paged memory), which lie inside Hanare's mappings.
     lent: AtomicU64,
-    /// The number of changes so far.
+    /// The number of changes of the other fields so far.
     changes: AtomicU32,
 }
 
@@ -96,7 +97,7 @@ impl Account {
         }
     }
 
-    /// Returns the limit that the kernel must enforce.
+    /// Returns the soft limit that the kernel must enforce, or [`UNLIMITED`].
     fn enforced(&self) -> u64 {
         match self.soft.load(SeqCst) {
             UNLIMITED => UNLIMITED,
@@ -112,7 +113,7 @@ static SPACE: Account = Account::new();
 static DATA: Account = Account::new();
 /// Whether the program has a limit of at least one kind.
 static IS_LIMITED: AtomicBool = AtomicBool::new(false);
-/// The id of the process whose limits are kept here. 0 if no limits are kept.
+/// The id of the process whose limits this module keeps. 0 if it keeps no limits.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 fn account(kind: Kind) -> &'static Account {
@@ -149,7 +150,8 @@ fn set_soft(kind: Kind, soft: u64) -> Result<(), Errno> {
     set_kernel_limit(kind, Limit { soft, hard: soft }).or_else(|_| set_kernel_limit(kind, Limit { soft: hard, hard }))
 }
 
-/// Sets the kernel's limit to the value that follows from the sums. Repeats this if the sums changed meanwhile.
+/// Sets the kernel's limit to the value that follows from the program's limit and the byte counts. Repeats this if one
+/// of them changed meanwhile.
 fn enforce(kind: Kind) -> Result<(), Errno> {
     let account = account(kind);
     loop {
@@ -161,14 +163,15 @@ fn enforce(kind: Kind) -> Result<(), Errno> {
     }
 }
 
-/// Changes a sum. If the program has a limit, adjusts the kernel's limit as well.
+/// Changes the account of this kind by calling `change`. If the program has a limit, adjusts the kernel's limit as
+/// well.
 fn change(kind: Kind, change: impl FnOnce(&Account)) {
     let account = account(kind);
     change(account);
     if is_limited() {
         account.changes.fetch_add(1, SeqCst);
-        // Ignored: the kernel accepts every soft limit up to the hard one. If it refused one, the
-        // old limit would stay, and mappings could fail.
+        // Ignored: the kernel accepts every soft limit up to the hard one. If the kernel refused a limit, the old limit
+        // would stay, and mappings could fail.
         enforce(kind).unwrap_or(());
     }
 }
@@ -183,8 +186,8 @@ fn change(kind: Kind, change: impl FnOnce(&Account)) {
 pub fn holding<T, E>(len: usize, data: bool, mut map: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     hold(len, data);
     let mut answer = map();
-    // A program may set a limit below its present use. Then no room is left for Hanare, so the limits are raised for a
-    // moment.
+    // A program may set a limit below what it already uses. Then the kernel refuses Hanare's mapping too. So the limits
+    // are raised during a second attempt.
     if answer.is_err() && is_limited() {
         for kind in Kind::ALL {
             raise(kind);
@@ -222,8 +225,8 @@ fn kinds(data: bool) -> impl Iterator<Item = Kind> {
     Kind::ALL.into_iter().take(if data { 2 } else { 1 })
 }
 
-/// Sets the number of far bytes in Hanare's mappings. `space` counts all of them. `data` counts those in mappings that
-/// the kernel counts as data.
+/// Sets the number of far bytes in Hanare's mappings. `space` is the number of all far bytes. `data` is the number of
+/// far bytes in mappings that the kernel counts as data.
 pub fn lend(space: u64, data: u64) {
     for (kind, bytes) in [(Kind::Space, space), (Kind::Data, data)] {
         if account(kind).lent.load(Relaxed) != bytes {
@@ -240,8 +243,8 @@ pub fn is_limited() -> bool {
     IS_LIMITED.load(Relaxed)
 }
 
-/// Checks whether `len` more bytes of far memory are within the program's limits. It tries a mapping, because only the
-/// kernel knows all other mappings of the program.
+/// Checks whether `len` more bytes of far memory are within the program's limits. It makes a mapping of this size and
+/// removes it, because only the kernel knows all other mappings of the program.
 #[must_use]
 pub fn has_room(len: usize) -> bool {
     if !is_limited() {
@@ -249,15 +252,16 @@ pub fn has_room(len: usize) -> bool {
     }
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    // SAFETY: the kernel chooses the address of the new mapping. The mapping is removed before any code knows it.
+    // SAFETY: the kernel chooses a free address, so no existing mapping changes. Only the new mapping is removed, and
+    // no other code knows it.
     unsafe {
         let Ok(addr) = raw::syscall(libc::SYS_mmap, [0, len, prot, flags, usize::MAX, 0]) else { return false };
         raw::syscall(libc::SYS_munmap, [addr, len, 0, 0, 0, 0]).is_ok()
     }
 }
 
-/// Returns the program's limits at its start. The values in `variable` replace those limits of the kernel that are
-/// marked.
+/// Returns the program's limits at its start. If a limit of the kernel is marked as adjusted, the limit in `variable`
+/// replaces it.
 fn at_start(variable: Option<&str>) -> Result<[Limit; 2], Errno> {
     let carried = variable.and_then(parse);
     let mut limits = [Limit { soft: UNLIMITED, hard: UNLIMITED }; 2];
@@ -293,8 +297,8 @@ fn look() {
     IS_LIMITED.store(Kind::ALL.iter().any(|&kind| account(kind).soft.load(SeqCst) != UNLIMITED), SeqCst);
 }
 
-/// Returns the bytes that the kernel counts: those of all mappings, and those of data and stacks. Returns `None` if the
-/// file cannot be read, for example without a free descriptor.
+/// Returns the numbers of bytes that the kernel counts for this process: first of all mappings, then of data and
+/// stacks. Returns `None` if `/proc/self/statm` cannot be read, for example because no descriptor is free.
 fn counted() -> Option<[u64; 2]> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     let file = rustix::fs::open("/proc/self/statm", flags, rustix::fs::Mode::empty()).ok()?;
@@ -305,11 +309,12 @@ fn counted() -> Option<[u64; 2]> {
     Some([pages.next()?? * PAGE, pages.nth(4)?? * PAGE])
 }
 
-/// The bytes, before a fork, that the kernel counts and Hanare has not mapped for itself. [`UNLIMITED`] if unknown.
+/// The number of bytes that the kernel counted before a fork, without those that Hanare had mapped for itself. One
+/// number for each [`Kind`], or [`UNLIMITED`] if it is unknown.
 static NEAR: [AtomicU64; 2] = [const { AtomicU64::new(UNLIMITED) }; 2];
 
-/// Records, before a fork, how many bytes are not Hanare's. The child needs this number, because it does not inherit
-/// all mappings of Hanare.
+/// Records how many of the process's bytes are not Hanare's. The caller is about to fork. The child inherits only some
+/// of Hanare's mappings, and computes their size with this number.
 pub fn forking() {
     let counted = counted();
     for (at, kind) in Kind::ALL.into_iter().enumerate() {
@@ -332,13 +337,14 @@ pub fn forked() {
     }
 }
 
-/// Checks whether limits are kept in this memory, by this process or by a parent that shares the memory.
+/// Checks whether this module keeps the limits of this process, or those of a parent that shares its memory with this
+/// process (vfork).
 pub fn are_kept() -> bool {
     PROCESS.load(SeqCst) != 0
 }
 
-/// Checks whether the limits kept here belong to this very process. Returns false in a child that shares its parent's
-/// memory until it executes a program (vfork).
+/// Checks whether this module keeps the limits of the calling process itself. Returns false in a child that shares its
+/// parent's memory until it executes a program (vfork).
 fn is_kept() -> bool {
     PROCESS.load(SeqCst) == process()
 }
@@ -367,8 +373,8 @@ pub fn set(kind: Kind, limit: Limit) -> Result<(), Errno> {
         return set_kernel_limit(kind, limit);
     }
     if !is_kept() {
-        // This is a child that shares its parent's memory and is about to execute a program. It must keep the hard
-        // limit, because that program's far memory needs it.
+        // This is a child that shares its parent's memory and is about to execute a program. It must keep its hard
+        // limit. The executed program raises its soft limit up to the hard limit for its own far memory.
         let hard = kernel_limit(kind)?.hard;
         return set_kernel_limit(kind, Limit { soft: limit.soft.min(hard), hard });
     }
@@ -400,8 +406,8 @@ pub fn executing() {
         return;
     }
     for kind in Kind::ALL {
-        // Ignored: if the call fails, the limit stays marked, and the executed program reads the
-        // variable.
+        // Ignored: if the call fails, the limit stays marked. The executed program then finds its own limit in
+        // [`VARIABLE`].
         let own = get(kind).map_or(UNLIMITED, |own| own.soft);
         if own != UNLIMITED {
             set_soft(kind, own).unwrap_or(());
@@ -418,8 +424,8 @@ pub fn executing_failed() {
     }
 }
 
-/// Raises the limits of this process to the maximum and marks them. They are meant for the program that this process
-/// starts. Returns the value of [`VARIABLE`] for that program. Returns `None` if nothing is limited.
+/// Raises the limits of this process to the maximum and marks them, for a program that this process starts and that
+/// inherits them. Returns the value of [`VARIABLE`] for that program. Returns `None` if no limit is set.
 ///
 /// # Errors
 /// The kernel's error.
@@ -444,12 +450,12 @@ fn raise(kind: Kind) {
         hard => marked(hard.saturating_sub(PAGE)),
     };
     if most > kernel.soft {
-        // Ignored: if the kernel refuses, the mapping that needs the room fails and reports the error.
+        // Ignored: if the kernel refuses, the next mapping fails because of the low limit, and its error is reported.
         set_kernel_limit(kind, Limit { soft: most, ..kernel }).unwrap_or(());
     }
 }
 
-/// Returns the largest possible soft limit, in bytes.
+/// Returns the largest soft limit that this process can set, in bytes.
 #[must_use]
 pub fn reach(kind: Kind) -> u64 {
     match kernel_limit(kind) {
@@ -460,10 +466,10 @@ pub fn reach(kind: Kind) -> u64 {
 
 // ---- the variable ---------------------------------------------------------------------------------------------------
 
-/// The length of the variable's value in bytes.
+/// The length in bytes of the value of [`VARIABLE`].
 pub const VALUE_BYTES: usize = 4 * 17 - 1;
 
-/// Returns the variable's value for the program's present limits.
+/// Returns the value of [`VARIABLE`] that states the program's present limits.
 #[must_use]
 pub fn value() -> [u8; VALUE_BYTES] {
     text_of(Kind::ALL.map(|kind| get(kind).unwrap_or(Limit { soft: UNLIMITED, hard: UNLIMITED })))

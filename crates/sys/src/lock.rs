@@ -16,8 +16,8 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 /// The lock is held, and a thread may be sleeping until its release.
 const CONTENDED: u32 = 2;
-/// The number of attempts before a thread sleeps. They last longer than a short critical section on another CPU. They
-/// waste little time if the holder needs this CPU.
+/// The number of attempts before a thread sleeps. Together, they last longer than a short critical section on another
+/// CPU. If the holder needs this thread's CPU, the attempts waste little time.
 const SPINS_MAX: usize = sized(100, 1);
 
 /// A mutual exclusion lock of one word. It spins for a bounded time, then sleeps.
@@ -71,8 +71,8 @@ impl Lock {
             }
             std::hint::spin_loop();
         }
-        // A thread that slept acquires the lock as `CONTENDED`. Other threads may still sleep, and the release must
-        // wake one of them.
+        // A thread that slept sets the state to `CONTENDED` when it acquires the lock. Other threads may still sleep,
+        // and the release of a `CONTENDED` lock wakes one of them.
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
             wait(&self.state, CONTENDED, None);
         }
@@ -103,8 +103,8 @@ pub struct LockCell<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: only the guard gives access to the value, so one thread at a time uses it. Sharing the cell can move the
-// value between threads, so `T` must be Send.
+// SAFETY: only the guard gives access to the value, so only one thread at a time uses the value. Sharing the cell can
+// move the value between threads, so `T` must be Send.
 unsafe impl<T: Send> Sync for LockCell<T> {}
 
 impl<T> LockCell<T> {
@@ -140,8 +140,8 @@ impl<T> LockCell<T> {
     /// parent.
     ///
     /// # Safety
-    /// No guard may be alive in this process. The caller must accept that the lost holder may have left a change
-    /// incomplete.
+    /// No guard may be alive in this process. The last holder may have stopped in the middle of a change. So the caller
+    /// must be able to use a half-changed value.
     pub unsafe fn reset(&self) {
         self.lock.reset();
     }
@@ -159,7 +159,7 @@ impl<T> Deref for LockCellGuard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the guard holds the lock, so no other thread reaches the value.
+        // SAFETY: this guard holds the lock, so no other guard exists and no other thread accesses the value.
         unsafe { &*self.value.get() }
     }
 }
@@ -167,7 +167,7 @@ impl<T> Deref for LockCellGuard<'_, T> {
 impl<T> DerefMut for LockCellGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the guard holds the lock, so no other thread reaches the value.
+        // SAFETY: this guard holds the lock, so no other guard exists and no other thread accesses the value.
         unsafe { &mut *self.value.get() }
     }
 }

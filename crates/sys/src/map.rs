@@ -121,7 +121,8 @@ impl Mapping {
         Self::private(len, align, ProtFlags::READ | ProtFlags::WRITE, MapFlags::NORESERVE)
     }
 
-    /// Like [`Mapping::reserve`], but page-aligned, and every access raises a fault.
+    /// Reserves `len` bytes of address space like [`Mapping::reserve`], but page-aligned. Every access to the range
+    /// raises a fault.
     ///
     /// # Errors
     /// [`MapError::Shape`] or [`MapError::Reserve`].
@@ -159,7 +160,7 @@ impl Mapping {
         let len = round_up(len, page_size()).ok_or(MapError::Shape { len, align: page_size() })?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
-        // SAFETY: with FIXED_NOREPLACE, the call leaves every existing mapping as it is.
+        // SAFETY: with FIXED_NOREPLACE, the call fails instead of replacing an existing mapping.
         let map = || unsafe { rustix::mm::mmap(pointer(addr), len, prot, flags, &fd, 0) };
         limits::holding(len, false, map)
             .map(|ptr| Self { addr: ptr as usize, len, data: false })
@@ -200,7 +201,7 @@ impl Mapping {
         let base =
             limits::holding(total, data, map).map_err(|errno| MapError::Reserve { len, errno: errno.into() })? as usize;
         let addr = (base + align - 1) & !(align - 1);
-        // `mapping` becomes the owner of the range first, so that an early return cannot leak the range.
+        // `mapping` becomes the owner of the range before any call that may fail. So an early return unmaps the range.
         let mapping = Self { addr, len, data };
         drop(Self { addr: base, len: addr - base, data });
         drop(Self { addr: addr + len, len: base + total - (addr + len), data });
@@ -219,7 +220,7 @@ impl Mapping {
         self.len
     }
 
-    /// Returns false, because a mapping has at least one page.
+    /// Always returns false, because a mapping has at least one page.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -249,8 +250,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.len > 0 {
-            // SAFETY: `self` owns the range. If munmap fails (a split would need one mapping too many), the range only
-            // stays mapped.
+            // SAFETY: `self` owns the range, so no other code uses it. If munmap fails because the process has too many
+            // mappings, the range stays mapped.
             if unsafe { rustix::mm::munmap(pointer(self.addr), self.len) }.is_ok() {
                 limits::give_back(self.len, self.data);
             }
@@ -290,11 +291,11 @@ pub fn memfd(name: &str, len: u64) -> Result<OwnedFd, MapError> {
 /// `ENOMEM` if the range has unmapped parts, or if splitting it would exceed vm.max_map_count.
 ///
 /// # Safety
-/// No Rust reference into the range may exist that needs more rights than the new ones.
+/// If a Rust reference into the range exists, `prot` must allow every access through the reference.
 pub unsafe fn protect(addr: usize, len: usize, prot: Prot) -> Result<(), Errno> {
     refuse::draw(Call::Protect)?;
     let flags = MprotectFlags::from_bits_retain(prot.0 as u32);
-    // SAFETY: the caller guarantees that no reference needs more rights than the new ones.
+    // SAFETY: the caller guarantees that `prot` allows every access through existing references into the range.
     unsafe { rustix::mm::mprotect(pointer(addr), len, flags) }.map_err(Errno::from)
 }
 
@@ -328,9 +329,9 @@ const GUARD_INSTALL: usize = 102;
 /// The number of MADV_GUARD_REMOVE of madvise(2), which the C library does not define yet.
 const GUARD_REMOVE: usize = 103;
 
-/// Makes every access to a range of whole pages of a shared mapping raise SIGSEGV. System calls that access the range
-/// fail. The pages are removed from this mapping only. The shared object keeps its bytes, and no mapping is split.
-/// Allocation-free and async-signal-safe.
+/// Installs guards in a range of whole pages of a shared mapping. Every access to the range then raises SIGSEGV. System
+/// calls that access the range fail. The pages are removed from this mapping only. The shared object keeps its bytes,
+/// and no mapping is split. Allocation-free and async-signal-safe.
 ///
 /// # Errors
 /// `EINVAL` if the memory is locked, or if the kernel (before 6.15) has no guards in shared memory. `EINTR` after a
@@ -349,7 +350,7 @@ pub unsafe fn guard(addr: usize, len: usize) -> Result<(), Errno> {
 /// # Errors
 /// The kernel's error, such as `EINVAL` if it has no guards in shared memory (before 6.15), or `EINTR` after a signal.
 pub fn unguard(addr: usize, len: usize) -> Result<(), Errno> {
-    // SAFETY: removing guards changes no contents.
+    // SAFETY: removing guards changes no contents of memory, so it is sound for any range.
     unsafe { change_guards(addr, len, GUARD_REMOVE) }
 }
 
@@ -374,7 +375,7 @@ unsafe fn change_guards(addr: usize, len: usize, advice: usize) -> Result<(), Er
 pub unsafe fn replace_with_none(addr: usize, len: usize) -> Result<(), Errno> {
     refuse::draw(Call::Map)?;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-    // SAFETY: the caller owns the range that MAP_FIXED replaces.
+    // SAFETY: MAP_FIXED replaces the mappings of the range. The caller owns the range and its contents.
     unsafe { rustix::mm::mmap_anonymous(pointer(addr), len, ProtFlags::empty(), flags) }?;
     Ok(())
 }
@@ -385,7 +386,7 @@ pub unsafe fn replace_with_none(addr: usize, len: usize) -> Result<(), Errno> {
 /// `EEXIST` if something is mapped in the range.
 pub fn claim(addr: usize, len: usize) -> Result<(), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE | MapFlags::NORESERVE;
-    // SAFETY: with FIXED_NOREPLACE, the call replaces no mapping.
+    // SAFETY: with FIXED_NOREPLACE, the call fails instead of replacing an existing mapping.
     unsafe { rustix::mm::mmap_anonymous(pointer(addr), len, ProtFlags::empty(), flags) }?;
     Ok(())
 }
@@ -401,7 +402,7 @@ pub fn claim(addr: usize, len: usize) -> Result<(), Errno> {
 pub unsafe fn replace_with_anonymous(addr: usize, len: usize) -> Result<(), Errno> {
     refuse::draw(Call::Map)?;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-    // SAFETY: the caller owns the range that MAP_FIXED replaces.
+    // SAFETY: MAP_FIXED replaces the mappings of the range. The caller owns the range and its contents.
     unsafe { rustix::mm::mmap_anonymous(pointer(addr), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
     Ok(())
 }
@@ -422,7 +423,7 @@ pub unsafe fn replace_with_shared(
 ) -> Result<(), Errno> {
     refuse::draw(Call::Map)?;
     let prot = ProtFlags::from_bits_retain(prot.0 as u32);
-    // SAFETY: the caller owns the range that MAP_FIXED replaces.
+    // SAFETY: MAP_FIXED replaces the mappings of the range. The caller owns the range and its contents.
     unsafe { rustix::mm::mmap(pointer(addr), len, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset) }?;
     Ok(())
 }
@@ -439,7 +440,7 @@ pub unsafe fn replace_with_shared(
 pub unsafe fn move_to(from: usize, to: usize, len: usize) -> Result<(), Errno> {
     refuse::draw(Call::Map)?;
     let flags = rustix::mm::MremapFlags::MAYMOVE;
-    // SAFETY: the caller owns both ranges.
+    // SAFETY: the caller owns both ranges, so no other code relies on their mappings.
     unsafe { rustix::mm::mremap_fixed(pointer(from), len, len, flags, pointer(to)) }?;
     Ok(())
 }

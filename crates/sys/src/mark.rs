@@ -16,7 +16,7 @@ static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 pub fn set() -> Result<(), MapError> {
     if MARK.load(Acquire).is_null() {
         let page = Mapping::anonymous(map::page_size())?;
-        // SAFETY: `page` is a new mapping of ours that nothing uses yet.
+        // SAFETY: `page` is a new mapping that no other code uses yet, so wiping it in children loses nothing.
         unsafe { map::advise(page.addr(), page.len(), Advice::WipeOnFork) }
             .map_err(|errno| MapError::Reserve { len: page.len(), errno })?;
         MARK.store(page.addr() as *mut AtomicU32, Release);
@@ -29,7 +29,7 @@ pub fn set() -> Result<(), MapError> {
     Ok(())
 }
 
-/// Checks whether [`set`] was called in this process, and not only in its parent.
+/// Checks whether [`set`] was called in this process itself. A call in its parent does not count.
 #[inline]
 pub fn is_set() -> bool {
     mark().is_some_and(|mark| mark.load(Acquire) != 0)
@@ -49,7 +49,7 @@ mod tests {
         // SAFETY: this clone without flags works like fork, and the child only exits.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
         if child == 0 {
-            // SAFETY: `_exit` ends the child at once.
+            // SAFETY: `_exit` ends the child immediately and runs no exit handlers.
             unsafe { libc::_exit(i32::from(super::is_set())) };
         }
         let mut status = -1;

@@ -30,7 +30,8 @@ pub enum MemoryError {
 pub struct Memory {
     /// The machine's memory, or the cgroup's limit if the limit is lower.
     pub total_bytes: u64,
-    /// The memory that can be used without swapping: MemAvailable, or what the cgroup's limit leaves if that is lower.
+    /// The memory that can be used without swapping: MemAvailable, or the rest of the cgroup's limit if that rest is
+    /// smaller.
     pub available_bytes: u64,
     /// The cgroup's limit. `None` if the limit is not below the machine's memory.
     pub cgroup_limit_bytes: Option<u64>,
@@ -78,8 +79,8 @@ impl Memory {
             return self;
         };
         let top = root.join(mount);
-        // In a container, the line may contain the path on the host. Then only the top directory exists here. That
-        // directory belongs to the container's own cgroup.
+        // In a container, `line` may contain the cgroup's path on the host, which does not exist in the container. In
+        // this case, the top directory is the container's own cgroup, and its limits apply.
         let group = top.join(group.trim_start_matches('/'));
         group
             .ancestors()

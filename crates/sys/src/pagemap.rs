@@ -1,4 +1,4 @@
-//! `/proc/self/pagemap` tells which pages were written, and which are present.
+//! Reads `/proc/self/pagemap`, which tells which pages were written and which pages are present.
 //!
 //! See <https://docs.kernel.org/admin-guide/mm/pagemap.html>.
 
@@ -26,7 +26,7 @@ pub enum PagemapError {
     },
 }
 
-/// A run of pages that were written (`struct page_region` of the kernel).
+/// A run of adjacent pages that were written. It is the kernel's `struct page_region`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
 pub struct Region {
@@ -77,7 +77,8 @@ struct ScanArgument {
     return_mask: u64,
 }
 
-/// An open `/proc/self/pagemap`. The file shows the process that opened it, even when a forked child reads it.
+/// An open `/proc/self/pagemap`. The file shows the pages of the process that opened it, even when a forked child reads
+/// it.
 #[derive(Debug)]
 pub struct Pagemap {
     fd: OwnedFd,
@@ -94,7 +95,7 @@ impl Pagemap {
             .map_err(|errno| PagemapError::Open(errno.into()))
     }
 
-    /// Checks whether a child that is forked now could open its own `/proc/self/pagemap`.
+    /// Checks whether this process may open `/proc/self/pagemap`. If so, a child that is forked now can open its own.
     #[must_use]
     pub fn is_in_reach() -> bool {
         rustix::fs::access(c"/proc/self/pagemap", rustix::fs::Access::READ_OK).is_ok()
@@ -106,8 +107,8 @@ impl Pagemap {
         Self { fd: descriptors::keep(self.fd) }
     }
 
-    /// Sets each element of `held` to true if the corresponding page has memory or swap of its own. The first element
-    /// is for the page at `addr`. A page that was never accessed has neither memory nor swap.
+    /// Sets each element of `held` to true if the corresponding page is in memory or swapped out, else to false. The
+    /// first element is for the page at `addr`. A page that was never accessed is neither in memory nor swapped out.
     ///
     /// # Errors
     /// [`PagemapError::Open`] if the file cannot be read.
@@ -133,12 +134,12 @@ impl Pagemap {
 
     /// Finds the pages of `start..end` that were written since they were last write-protected. The range is
     /// page-aligned and registered with [`crate::uffd::feature::WP_ASYNC`]. With `wp_matching`, the scan also
-    /// write-protects the pages that it finds. The scan neither reports nor marks absent pages, so MOVE onto them still
-    /// works. It allocates nothing.
+    /// write-protects the pages that it finds. The scan neither reports absent pages nor leaves markers in their
+    /// places, so UFFDIO_MOVE to these places still works. It allocates nothing.
     ///
     /// # Errors
-    /// [`PagemapError::Scan`]. Its errno is `EPERM` if the range lacks this registration, and `ENOTTY` if the kernel
-    /// lacks the scan.
+    /// [`PagemapError::Scan`]. Its errno is `EPERM` if the range is not registered with `WP_ASYNC`, and `ENOTTY` if the
+    /// kernel has no PAGEMAP_SCAN.
     pub fn scan_written(
         &self,
         start: usize,
@@ -154,13 +155,14 @@ impl Pagemap {
             vec: out.as_mut_ptr() as u64,
             vec_len: out.len() as u64,
             category_mask: PAGE_IS_WRITTEN,
-            // Without this mask, the kernel takes its fast path, which counts missing pages as written and marks them.
+            // Without this mask, the kernel would use a fast path, which reports missing pages as written and leaves
+            // markers in their places.
             category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
             return_mask: PAGE_IS_WRITTEN,
             ..ScanArgument::default()
         };
-        // SAFETY: `argument` is a struct pm_scan_arg whose output vector is `out`. Protecting pages changes no
-        // contents.
+        // SAFETY: `argument` is a struct pm_scan_arg. The kernel writes only to `argument` and to its output vector
+        // `out`. Write-protecting pages changes no contents.
         let answer = unsafe { raw::ioctl(self.fd.as_raw_fd(), PAGEMAP_SCAN, &raw mut argument as usize) };
         match answer {
             Ok(regions) => Ok(Scan { regions, walk_end: argument.walk_end as usize }),

@@ -1,4 +1,4 @@
-//! Small experiments that try whether a mechanism works on this machine. Each uses a few pages of its own.
+//! Small experiments that try whether a mechanism works on this machine. Each experiment maps a few pages for itself.
 //!
 //! Every function returns `false` if anything fails, because a mechanism that cannot be tried cannot be used.
 
@@ -27,7 +27,8 @@ pub(crate) fn has(access: UffdAccess, bits: u64) -> bool {
     Uffd::open(access, bits).is_ok()
 }
 
-/// A registered page (`far`), and a marked page (`near`) whose bytes can be copied or moved to the registered one.
+/// The pages of one experiment: a registered page (`far`), and a page with a mark (`near`). The kernel can copy or move
+/// `near` to `far`.
 struct Bench {
     uffd: Uffd,
     far: Mapping,
@@ -45,18 +46,19 @@ impl Bench {
     }
 
     fn copy(&self, mode: CopyMode) -> bool {
-        // SAFETY: both mappings belong to this experiment.
+        // SAFETY: both mappings belong to this experiment, so no other code relies on their contents.
         unsafe { self.uffd.copy(self.far.addr(), self.near.addr(), self.far.len(), mode) }.is_ok()
     }
 }
 
 fn mark(mapping: &Mapping) {
-    // SAFETY: the mapping belongs to this experiment. It is writable and at least one page long.
+    // SAFETY: the mapping belongs to this experiment, so no other code relies on its contents. It is writable and at
+    // least one page long.
     unsafe { mapping.as_ptr().write_volatile(MARK) };
 }
 
-/// Checks whether the page is present and contains the mark. It reads the page table first, because an access to a
-/// missing page would wait for ever.
+/// Checks whether the page is present and contains the mark. It first asks the kernel whether the page is present,
+/// because an access to a missing page would wait for ever.
 fn is_marked(mapping: &Mapping) -> bool {
     // SAFETY: the mapping belongs to this experiment. Its page is present and readable, so the read cannot trap.
     present_pages(mapping.addr(), 1) == Ok(1) && unsafe { mapping.as_ptr().read_volatile() } == MARK
@@ -80,7 +82,7 @@ pub(crate) fn write_protect(access: UffdAccess) -> bool {
 pub(crate) fn move_pages(access: UffdAccess) -> bool {
     Bench::new(access, feature::MOVE, MISSING).is_some_and(|bench| {
         let (far, near) = (&bench.far, &bench.near);
-        // SAFETY: both mappings belong to this experiment.
+        // SAFETY: both mappings belong to this experiment, so no other code relies on their contents.
         let moved = unsafe { bench.uffd.move_pages(far.addr(), near.addr(), far.len(), MoveMode::default()) };
         moved.is_ok() && is_marked(far)
     })
@@ -126,14 +128,14 @@ pub(crate) fn pagemap_scan(access: UffdAccess) -> bool {
     attempt().unwrap_or(false)
 }
 
-/// Checks two properties of guards in shared memory. A guard must hide a page, and removing the guard must restore its
-/// bytes.
+/// Checks two properties of guards in shared memory. A guard must make a page absent. When the guard is removed, the
+/// page must have its old bytes again.
 pub(crate) fn guards() -> bool {
     let attempt = || {
         let object = map::memfd("hanare-probe", page_size() as u64).ok()?;
         let view = Mapping::shared(&object, 0, page_size()).ok()?;
         mark(&view);
-        // SAFETY: the mapping belongs to this experiment.
+        // SAFETY: the mapping belongs to this experiment, so no other code relies on its contents.
         unsafe { map::guard(view.addr(), view.len()) }.ok()?;
         let away = present_pages(view.addr(), 1) == Ok(0);
         map::unguard(view.addr(), view.len()).ok()?;
@@ -149,7 +151,7 @@ pub(crate) fn process_madvise() -> bool {
         mark(&pages);
         let mut batch = DontNeedBatch::new(true);
         let mut flushed = batch.push(pages.addr(), page_size());
-        // SAFETY: the mapping belongs to this experiment.
+        // SAFETY: the mapping belongs to this experiment, so no other code relies on its contents.
         unsafe { batch.flush(|_, _, _| flushed = false) };
         Some(flushed && batch.uses_process_madvise() && present_pages(pages.addr(), 1) == Ok(0))
     };

@@ -33,8 +33,8 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
-/// Makes a call, and repeats it up to 8 times if the error may be temporary. Calls during the set-up use this, because
-/// one such error must not end a run.
+/// Makes a call, and repeats it up to 8 times if the error may be temporary. Used for calls during the set-up, where
+/// one temporary error must not end a run.
 ///
 /// # Errors
 /// The error of the last attempt.
@@ -55,7 +55,8 @@ pub fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> 
 /// The kernel's error.
 ///
 /// # Safety
-/// The call must be sound with these arguments. Every pointer among them must be valid for the kernel's use of it.
+/// The system call must be sound with these arguments. Every pointer in `args` must be valid for the kernel's reads and
+/// writes.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
@@ -86,7 +87,8 @@ pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, E
 /// The kernel's error.
 ///
 /// # Safety
-/// The call must be sound with these arguments. Every pointer among them must be valid for the kernel's use of it.
+/// The system call must be sound with these arguments. Every pointer in `args` must be valid for the kernel's reads and
+/// writes.
 #[cfg(target_arch = "aarch64")]
 #[inline]
 pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
@@ -109,7 +111,7 @@ pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, E
     decode(result)
 }
 
-/// Separates results from errors. The kernel returns an error as a number from -4095 to -1.
+/// Converts the kernel's result into a `Result`. The kernel returns an error as a number from -4095 to -1.
 #[inline]
 fn decode(result: isize) -> Result<usize, Errno> {
     if (-4095..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result as usize) }
@@ -118,9 +120,9 @@ fn decode(result: isize) -> Result<usize, Errno> {
 /// Calls `ioctl(fd, request, argument)`.
 ///
 /// # Safety
-/// `argument` must be what `request` expects, and the effect of the request must be sound.
+/// `argument` must be a number or a valid pointer, as `request` expects. The effect of the request must be sound.
 #[inline]
 pub(crate) unsafe fn ioctl(fd: libc::c_int, request: u32, argument: usize) -> Result<usize, Errno> {
-    // SAFETY: the caller guarantees that `argument` fits `request` and that its effect is sound.
+    // SAFETY: the caller guarantees that `argument` fits `request` and that the effect of `request` is sound.
     unsafe { syscall(libc::SYS_ioctl, [fd as usize, request as usize, argument, 0, 0, 0]) }
 }

@@ -12,7 +12,7 @@ use crate::refuse::{self, Call};
 pub const WAITED_MAX: usize = 16;
 
 /// Sleeps until one of the first [`WAITED_MAX`] descriptors is readable, or `timeout` has passed. A signal may end the
-/// sleep early. Returns at once if `fds` is empty.
+/// sleep early. Returns immediately if `fds` is empty.
 ///
 /// # Errors
 /// `ENOMEM` if the kernel has no memory for the wait.

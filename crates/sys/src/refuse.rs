@@ -1,7 +1,8 @@
-//! Deliberate refusals for tests. In debug builds, some calls of this crate fail as the kernel may make them fail.
+//! Makes system calls fail on purpose, for tests. In debug builds, some calls of this crate then fail with errors that
+//! the kernel may also return.
 //!
-//! `HANARE_TEST_REFUSE=SEED[:PER_MILLE]` enables the refusals. The seed and the number of the call decide whether the
-//! call fails, and with which errno. Release builds do not contain this code.
+//! `HANARE_TEST_REFUSE=SEED[:PER_MILLE]` enables the refusals. The calls are counted. The seed and the number of a call
+//! decide whether the call fails, and with which errno. Release builds do not contain this code.
 
 use crate::raw::Errno;
 
@@ -60,7 +61,8 @@ mod armed {
 
     /// Enables the refusals if `HANARE_TEST_REFUSE` asks for them.
     pub fn arm_from_environment() {
-        // SAFETY: the name is terminated. The string is read before any other code could change it.
+        // SAFETY: the name ends with NUL. The returned string is parsed below, before other code can change the
+        // environment.
         let text = unsafe { libc::getenv(c"HANARE_TEST_REFUSE".as_ptr()) };
         if text.is_null() {
             return;
@@ -73,7 +75,8 @@ mod armed {
         SEED.store(seed, Relaxed);
     }
 
-    /// Returns the random number of a refusal if the next call is refused. Returns `None` if the call succeeds.
+    /// Decides whether the next call is refused. Returns a random number if it is refused, which then selects the
+    /// errno. Otherwise returns `None`.
     fn next() -> Option<u64> {
         let seed = SEED.load(Relaxed);
         if seed == 0 {
@@ -107,14 +110,15 @@ mod armed {
         }
     }
 
-    /// Returns an errno if this call is to be refused.
+    /// Counts one call. Returns an error if this call must be refused.
     pub(crate) fn draw(call: Call) -> Result<(), Errno> {
         let Some(x) = next() else { return Ok(()) };
         let errnos = errnos(call);
         Err(Errno(errnos[x as usize % errnos.len()]))
     }
 
-    /// Returns the number of bytes that a call shall process. It is `len`, or sometimes only the first pages of `len`.
+    /// Returns the number of bytes that a call must process. The result is `len`, or sometimes a smaller number of
+    /// whole pages.
     pub(crate) fn shorten(_call: Call, len: usize) -> usize {
         match next() {
             Some(x) if len > PAGE => PAGE * (1 + x as usize % (len / PAGE)),

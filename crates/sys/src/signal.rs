@@ -1,10 +1,10 @@
 //! SIGBUS and SIGSEGV handlers for page faults. A fault that is not Hanare's is passed on to the program's own action.
 //! This module also blocks signals.
 //!
-//! This module reads fault signals and knows nothing of pages. Its handler runs with every signal blocked, on the
-//! alternate stack if the thread has one. It passes a foreign fault on to the program's own action. That is
-//! the action from before the installation, or the action that the program set later ([`set_chained`]). The effect is
-//! as if our handler did not exist.
+//! This module reads fault signals and does not know the states of pages. An installed [`FaultHandler`] decides about
+//! each fault. It runs with every signal blocked, on the alternate stack if the thread has one. A fault that it does
+//! not resolve is passed on to the chained action: the program's action from before the installation, or the one that
+//! the program set later ([`set_chained`]). The effect is then the same as without our handler.
 
 use crate::futex::LockCell;
 use crate::raw::{self, Errno};
@@ -110,7 +110,7 @@ impl Action {
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = self.handler;
         action.sa_flags = (self.flags & !SA_RESTORER) as c_int;
-        // SAFETY: `sa_mask` is a sigset_t, whose first 64 bits are the kernel's signal set.
+        // SAFETY: `sa_mask` is a sigset_t of the local `action`. Its first 64 bits are the kernel's signal set.
         unsafe { (&raw mut action.sa_mask).cast::<u64>().write(self.mask) };
         action
     }
@@ -132,19 +132,20 @@ fn kernel_action(signal: c_int, new: Option<Action>) -> Result<Action, SignalErr
     let mut old = Action::DEFAULT;
     let new_ptr = new.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
     let args = [signal as usize, new_ptr, &raw mut old as usize, KERNEL_SET_BYTES, 0, 0];
-    // SAFETY: `new_ptr` is null or points to a kernel sigaction, and the kernel writes the old one to `old`. The
-    // callers guarantee that the handler is valid.
+    // SAFETY: `new_ptr` is null or points to a kernel sigaction, which the kernel only reads. The kernel writes the old
+    // action to `old`. The callers guarantee that the handler is valid.
     unsafe { raw::syscall(libc::SYS_rt_sigaction, args) }.map_err(|errno| SignalError::Action { signal, errno })?;
     Ok(old)
 }
 
-/// Adds the restorer, the code that returns from a handler. The kernel has no default restorer on x86-64.
+/// Adds the restorer (the code that ends a signal handler) to an action. The kernel has no default restorer on x86-64.
 #[cfg(target_arch = "x86_64")]
 fn with_restorer(action: Action) -> Action {
     Action { flags: action.flags | SA_RESTORER, restorer: hanare_sys_restore_rt as *const () as usize, ..action }
 }
 
-/// Removes the restorer, the code that returns from a handler. On this machine the kernel uses its vDSO instead.
+/// Removes the restorer (the code that ends a signal handler) from an action. On this architecture, the kernel uses the
+/// restorer in its vDSO.
 #[cfg(not(target_arch = "x86_64"))]
 fn with_restorer(action: Action) -> Action {
     Action { flags: action.flags & !SA_RESTORER, restorer: 0, ..action }
@@ -155,7 +156,8 @@ unsafe extern "C" {
     fn hanare_sys_restore_rt();
 }
 
-// The system call rt_sigreturn. Unwinders and debuggers recognise a signal frame by exactly these bytes.
+// Defines the restorer, which makes the system call rt_sigreturn. Unwinders and debuggers recognise a signal frame by
+// exactly these bytes.
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
     ".text",
@@ -170,11 +172,11 @@ std::arch::global_asm!(
     ".size hanare_sys_restore_rt, .-hanare_sys_restore_rt",
 );
 
-/// Installs `handler` in front of the present action of `signal` (SIGBUS or SIGSEGV). That action becomes the chained
-/// action. A second call replaces the handler and keeps the chained action.
+/// Installs `handler` for `signal` (SIGBUS or SIGSEGV). The present action becomes the chained action, which gets the
+/// faults that `handler` does not resolve. A second call replaces the handler and keeps the chained action.
 ///
 /// # Errors
-/// [`SignalError`] if `signal` is another signal, or if the kernel refuses.
+/// [`SignalError`] if `signal` is neither SIGBUS nor SIGSEGV, or if the kernel refuses.
 pub fn install(signal: i32, handler: FaultHandler) -> Result<(), SignalError> {
     let slot = slot(signal).ok_or(SignalError::NotAFaultSignal(signal))?;
     let present = kernel_action(signal, None)?;
@@ -182,8 +184,8 @@ pub fn install(signal: i32, handler: FaultHandler) -> Result<(), SignalError> {
         let _mask = SignalMask::block_all();
         *slot.chained.lock() = present;
     }
-    // The handler is stored before the kernel knows `entry`. So a fault between the two steps finds either the old
-    // action or the complete new one.
+    // The handler is stored before the kernel installs `entry`. So a fault at any time finds either the old action, or
+    // `entry` with its handler.
     slot.handler.store(handler as *mut (), Ordering::Release);
     let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK) as libc::c_ulong;
     kernel_action(signal, Some(Action { handler: entry as *const () as usize, flags, restorer: 0, mask: u64::MAX }))?;
@@ -193,7 +195,7 @@ pub fn install(signal: i32, handler: FaultHandler) -> Result<(), SignalError> {
 /// Restores the chained action of the signal.
 ///
 /// # Errors
-/// [`SignalError`] if `signal` is not a fault signal, or if the kernel refuses.
+/// [`SignalError`] if `signal` is neither SIGBUS nor SIGSEGV, or if the kernel refuses.
 pub fn uninstall(signal: i32) -> Result<(), SignalError> {
     let slot = slot(signal).ok_or(SignalError::NotAFaultSignal(signal))?;
     let _mask = SignalMask::block_all();
@@ -201,8 +203,8 @@ pub fn uninstall(signal: i32) -> Result<(), SignalError> {
     kernel_action(signal, Some(chained)).map(drop)
 }
 
-/// Makes the program that `command` starts ignore the given signals. Bit n-1 stands for signal n. Otherwise the program
-/// would start with the default action, because this process has handlers for these signals.
+/// Makes the program that `command` starts ignore the given signals. Bit n-1 of `signals` stands for signal n. Without
+/// this call, the program would start with the default actions, because this process has handlers for these signals.
 pub fn ignore_in(command: &mut std::process::Command, signals: u64) {
     use std::os::unix::process::CommandExt;
     if signals == 0 {
@@ -216,7 +218,7 @@ pub fn ignore_in(command: &mut std::process::Command, signals: u64) {
             .find_map(Result::err)
             .map_or(Ok(()), |_| Err(std::io::Error::from_raw_os_error(libc::EINVAL)))
     };
-    // SAFETY: `ignore` only makes system calls, which are allowed between fork and exec.
+    // SAFETY: `ignore` runs between fork and exec. It only makes system calls, which are async-signal-safe.
     unsafe { command.pre_exec(ignore) };
 }
 
@@ -226,7 +228,7 @@ pub fn is_installed(signal: i32) -> bool {
     kernel_action(signal, None).is_ok_and(|present| present.handler == entry as *const () as usize)
 }
 
-/// Stores the action that the program wants for `signal` as the chained action. Our handler stays installed. Returns
+/// Replaces the chained action of `signal` by an action that the program wants. Our handler stays installed. Returns
 /// the previous chained action. An interposed `sigaction` calls this.
 ///
 /// # Errors
@@ -251,11 +253,12 @@ pub fn chained(signal: i32) -> Result<libc::sigaction, SignalError> {
     Ok(slot.chained.lock().to_libc())
 }
 
-/// The handler that the kernel calls. It runs with every signal blocked, even the C library's own, because its frame
-/// may be on a small stack. The blocked signals wait only for a short time, because resolving a fault always ends.
+/// The signal handler that the kernel calls. It runs with every signal blocked, even the C library's own, because it
+/// may run on a small stack. So no other signal adds a second frame to this stack. The wait of the blocked signals is
+/// limited, because the resolution of a fault always ends.
 extern "C" fn entry(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: `__errno_location` returns the address of this thread's `errno`. The interrupted code must find `errno`
-    // unchanged.
+    // The interrupted code must find `errno` unchanged.
+    // SAFETY: `__errno_location` only returns the address of this thread's `errno`.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: `errno` points to this thread's `errno`, which is always readable.
     let saved = unsafe { *errno };
@@ -274,9 +277,10 @@ fn decide(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) -> Ve
         return Verdict::NotOurs;
     };
     let handler = slot.handler.load(Ordering::Acquire);
-    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler.
+    // SAFETY: `info` comes from the kernel, which passes a valid siginfo to an SA_SIGINFO handler.
     let (addr, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
-    // A signal that a process sent is not a fault, even if it contains an address.
+    // If a process sent the signal, its code is not positive. Such a signal is not a fault, even if its siginfo
+    // contains an address.
     if handler.is_null() || code <= 0 {
         return Verdict::NotOurs;
     }
@@ -300,35 +304,36 @@ fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
         }
         action
     };
-    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler.
+    // SAFETY: `info` comes from the kernel, which passes a valid siginfo to an SA_SIGINFO handler.
     let sent = unsafe { (*info).si_code } <= 0;
     match action.handler {
         libc::SIG_IGN if sent => {}
-        // A fault cannot be ignored, so SIG_IGN kills the process as well. The kernel behaves in the same way.
+        // A fault cannot be ignored, so SIG_IGN also kills the process. The kernel does the same without our handler.
         libc::SIG_DFL | libc::SIG_IGN => die_by_default(signal, sent),
         handler => call_chained(action, handler, signal, info, context),
     }
 }
 
-/// Restores the default action, so that the process dies. A fault then occurs again when the access is repeated. A
-/// signal that a process sent is sent again by this function.
+/// Restores the default action, so that the process dies. After a fault, the thread repeats its access, and the same
+/// fault then kills the process. If a process sent the signal (`sent`), this function sends the signal again.
 fn die_by_default(signal: c_int, sent: bool) {
-    // Ignored: the call cannot fail for a valid signal. If it failed, the fault would arrive here again.
+    // Ignored: the call cannot fail for a valid signal. If it failed, the same fault would call our handler again.
     let _ = kernel_action(signal, Some(Action::DEFAULT));
     if sent {
         let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
         let thread = crate::thread::gettid() as usize;
         // Ignored: if the call fails, the process goes on as if nobody had sent the signal.
-        // SAFETY: the call takes only integers. The signal is blocked until our handler returns.
+        // SAFETY: the call takes only integers. The signal is blocked until our handler returns, so the call does not
+        // interrupt this code.
         let _ = unsafe { raw::syscall(libc::SYS_tgkill, [process, thread, signal as usize, 0, 0, 0]) };
     }
 }
 
-/// Calls the program's handler under the signal mask that the kernel would have set for it. The handler may leave by
-/// `siglongjmp`.
+/// Calls the program's handler under the signal mask that the kernel would set for this handler. The handler may leave
+/// by `siglongjmp`.
 fn call_chained(action: Action, handler: usize, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let itself = if action.has(libc::SA_NODEFER) { 0 } else { 1 << (signal - 1) };
-    // SAFETY: the kernel passes a valid ucontext to an SA_SIGINFO handler.
+    // SAFETY: `context` comes from the kernel, which passes a valid ucontext to an SA_SIGINFO handler.
     let interrupted = unsafe { first_word(&(*context.cast::<libc::ucontext_t>()).uc_sigmask) };
     set_mask(interrupted | action.mask | itself);
     if action.has(libc::SA_SIGINFO) {
@@ -347,7 +352,7 @@ fn call_chained(action: Action, handler: usize, signal: c_int, info: *mut libc::
 #[cfg(target_arch = "x86_64")]
 fn error_code(context: *mut c_void) -> Option<i64> {
     const TRAP_PAGE_FAULT: i64 = 14;
-    // SAFETY: the kernel passes a valid ucontext to an SA_SIGINFO handler.
+    // SAFETY: `context` comes from the kernel, which passes a valid ucontext to an SA_SIGINFO handler.
     let registers = unsafe { &raw const (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     // SAFETY: `registers` points into the valid ucontext, and both indexes are inside the array.
     let (trap, error) = unsafe { ((*registers)[libc::REG_TRAPNO as usize], (*registers)[libc::REG_ERR as usize]) };
@@ -384,13 +389,15 @@ fn is_fetch(context: *mut c_void) -> bool {
     syndrome(context).is_some_and(|syndrome| syndrome >> 26 == CLASS_INSTRUCTION_ABORT_USER)
 }
 
-/// Returns the fault's syndrome register. The kernel stores it in a record after the registers.
+/// Returns the value of the syndrome register for the fault. The kernel stores the value in a record after the saved
+/// registers.
 #[cfg(target_arch = "aarch64")]
 fn syndrome(context: *mut c_void) -> Option<u64> {
     const ESR_MAGIC: u32 = 0x4553_5201;
     const RECORDS_BYTES: usize = 4096;
-    // The records are the last field of mcontext_t. They follow `pstate` at the next multiple of 16. SAFETY: the kernel
-    // passes a valid ucontext to an SA_SIGINFO handler, and the address stays inside that ucontext.
+    // The records are the last field of mcontext_t. They begin after `pstate`, at the next multiple of 16.
+    // SAFETY: `context` comes from the kernel, which passes a valid ucontext to an SA_SIGINFO handler. The computed
+    // address lies inside that ucontext.
     let records = unsafe {
         let machine = &raw const (*context.cast::<libc::ucontext_t>()).uc_mcontext;
         ((&raw const (*machine).pstate).add(1) as usize).next_multiple_of(16)
@@ -398,10 +405,11 @@ fn syndrome(context: *mut c_void) -> Option<u64> {
     let mut offset = 0;
     while offset + 16 <= RECORDS_BYTES {
         let record: *const u32 = std::ptr::with_exposed_provenance(records + offset);
-        // SAFETY: `record` is inside the 4096 bytes of records. Every record is aligned to 16 bytes.
+        // SAFETY: `record` lies inside the 4096 bytes of records, with at least 16 bytes left. Every record is aligned
+        // to 16 bytes.
         let (magic, size) = unsafe { (*record, *record.add(1)) };
         if magic == ESR_MAGIC {
-            // SAFETY: `record` is a syndrome record, whose syndrome is the 8 bytes after magic and size.
+            // SAFETY: `record` is a syndrome record. The 8 bytes after its magic and its size are the syndrome.
             return Some(unsafe { *record.add(2).cast::<u64>() });
         }
         if magic == 0 || size == 0 {
@@ -417,7 +425,7 @@ fn set_mask(mask: u64) -> u64 {
     let mut old = 0u64;
     let args = [libc::SIG_SETMASK as usize, &raw const mask as usize, &raw mut old as usize, KERNEL_SET_BYTES, 0, 0];
     // Ignored: the kernel refuses only bad pointers, sizes and requests.
-    // SAFETY: `mask` and `old` are 64-bit kernel signal sets.
+    // SAFETY: `mask` and `old` are local 64-bit signal sets. The kernel reads `mask` and writes `old`.
     let _ = unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
     old
 }
@@ -426,12 +434,12 @@ fn set_mask(mask: u64) -> u64 {
 /// of user or groups.
 ///
 /// [`SignalMask`] must not block signal 33. A call such as setuid signals every thread and waits for an answer from
-/// each. A thread may wait for a lock that the caller of setuid holds. If the thread blocked signal 33, both would
+/// each. If a thread blocked signal 33 while it waits for a lock that the caller of setuid holds, both threads would
 /// wait for ever.
 ///
-/// The handler of signal 33 may run in the middle of the engine. It makes one system call, increments a counter and
-/// takes no lock. It reads only the thread's own data and the stack of the thread that called setuid. That stack is
-/// never paged out ([`crate::stack::run_on_fresh`]).
+/// The handler of signal 33 may therefore interrupt the engine's code at any point. The handler makes one system call,
+/// increments a counter and takes no lock. It reads only the thread's own data and the stack of the thread that called
+/// setuid. That stack is never paged out ([`crate::stack::run_on_fresh`]).
 ///
 /// The handler of signal 32 may end the thread. [`Uncancelled`] delays that.
 const LIBRARY_SIGNALS: u64 = 1 << 31 | 1 << 32;
@@ -440,8 +448,9 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-/// Prevents the cancellation of the calling thread until dropped. A cancelled thread ends inside the C library's reads
-/// and waits. The engine uses these while it holds locks.
+/// A guard that prevents the cancellation of the calling thread until it is dropped. A cancelled thread ends inside a
+/// read or wait function of the C library. The engine calls these functions while it holds locks, which would then stay
+/// locked.
 #[derive(Debug)]
 #[must_use = "the thread can be cancelled as soon as the guard is dropped"]
 pub struct Uncancelled {
@@ -473,11 +482,11 @@ fn set_cancel_state(state: c_int) -> c_int {
     old
 }
 
-/// Blocks every signal of the calling thread except the C library's own, and prevents cancellation, until dropped.
-/// Guards may be nested.
+/// A guard that blocks every signal of the calling thread except the C library's own, until it is dropped. It also
+/// prevents cancellation. Guards may be nested.
 ///
-/// Fault signals are blocked too, and a fault under a blocked signal kills the process. So the thread must not access
-/// memory that may be paged out.
+/// Fault signals are blocked too. If a fault's signal is blocked, the fault kills the process. So the thread must not
+/// access memory that may be paged out.
 #[derive(Debug)]
 #[must_use = "signals are unblocked as soon as the guard is dropped"]
 pub struct SignalMask {
@@ -485,7 +494,7 @@ pub struct SignalMask {
     _not_send: PhantomData<*const ()>,
 }
 
-/// The signals that a thread had not blocked before a [`SignalMask`], and its cancellation state.
+/// A thread's signal mask and cancellation state from before a [`SignalMask`].
 #[derive(Debug, Clone, Copy)]
 pub struct Unblocked {
     mask: u64,
@@ -499,7 +508,8 @@ impl SignalMask {
         Self { before: Unblocked { mask: set_mask(!LIBRARY_SIGNALS), cancel_state }, _not_send: PhantomData }
     }
 
-    /// Ends the mask but leaves the signals blocked. Returns the previous state for [`SignalMask::restore`].
+    /// Consumes the guard but leaves the signals blocked. Returns the state from before the guard, for
+    /// [`SignalMask::restore`].
     #[must_use]
     pub fn keep(self) -> Unblocked {
         let before = self.before;
@@ -507,7 +517,7 @@ impl SignalMask {
         before
     }
 
-    /// Checks whether a signal is pending that was not blocked before. Makes one short system call.
+    /// Checks whether a signal is pending that was not blocked before this guard. Makes one short system call.
     #[must_use]
     pub fn has_waiting(&self) -> bool {
         let mut waiting = 0u64;
@@ -526,7 +536,8 @@ impl SignalMask {
 }
 
 /// A descriptor that wakes a thread that sleeps under a [`SignalMask`]. It is readable while a signal is pending that
-/// only the mask blocks. Nobody reads from it. The kernel delivers the signal when the mask is dropped.
+/// was not blocked before the mask. No code reads from the descriptor, so the signal stays pending. The kernel delivers
+/// the signal when the mask is dropped.
 #[derive(Debug)]
 pub struct SignalWatch {
     fd: OwnedFd,
@@ -534,7 +545,7 @@ pub struct SignalWatch {
 }
 
 impl SignalWatch {
-    /// Creates a watch for no signals.
+    /// Creates a watch that watches for no signal yet.
     ///
     /// # Errors
     /// The kernel's error if there are no descriptors or no memory.
@@ -544,7 +555,7 @@ impl SignalWatch {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, watched: AtomicU64::new(0) })
     }
 
-    /// Watches for the signals that only this mask blocks.
+    /// Makes the descriptor watch for the signals that were not blocked before `mask`.
     ///
     /// # Errors
     /// The kernel's error, such as `EBADF` if the program closed the descriptor.
@@ -559,7 +570,8 @@ impl SignalWatch {
     fn set(fd: RawFd, signals: u64) -> Result<RawFd, Errno> {
         let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as usize;
         let args = [fd as usize, &raw const signals as usize, KERNEL_SET_BYTES, flags, 0, 0];
-        // SAFETY: the kernel reads `signals`, a 64-bit set. `fd` is a signalfd of ours, or -1 for a new one.
+        // SAFETY: the kernel only reads `signals`, a 64-bit signal set. `fd` is a signalfd that this module created, or
+        // -1 to create a new one.
         unsafe { raw::syscall(libc::SYS_signalfd4, args) }.map(|fd| fd as RawFd)
     }
 }

@@ -7,10 +7,11 @@ use std::ffi::c_void;
 
 /// The size of one stack in bytes, including its guard page.
 const STACK_BYTES: usize = 128 << 10;
-/// The number of handlers that can run at once. Any further handler waits until a stack is free.
+/// The number of stacks, and so of handlers that can run at the same time. Any further handler waits until a stack is
+/// free.
 const STACKS: usize = 64;
 
-/// A pool of stacks. Pages of a stack that no handler used take no memory.
+/// A pool of stacks. Pages of a stack that were never used take no memory.
 pub struct Stacks {
     free: LockCell<Free>,
 }
@@ -31,7 +32,8 @@ impl Stacks {
         let mut tops = [0; STACKS];
         for (index, top) in tops.iter_mut().enumerate() {
             let low = base + index * STACK_BYTES;
-            // SAFETY: `low` is the lowest page of a new stack that nothing uses yet.
+            // SAFETY: `low` is the lowest page of a new mapping. No code uses this page, so no reference into it
+            // exists.
             again(|| unsafe { map::protect(low, map::page_size(), Prot::NONE) })
                 .map_err(|errno| MapError::Reserve { len: STACKS * STACK_BYTES, errno })?;
             *top = low + STACK_BYTES;
@@ -39,13 +41,13 @@ impl Stacks {
         Ok(Self { free: LockCell::new(Free { tops, count: STACKS }) })
     }
 
-    /// Runs `work` on one of the stacks. `work` must not unwind. The calling thread must have blocked its signals, so
-    /// that no signal handler runs on that stack.
+    /// Runs `work` on one of the stacks. `work` must not unwind. The calling thread must have blocked its signals.
+    /// Otherwise a signal handler could run on this stack too.
     pub fn run<F: FnOnce()>(&self, work: F) {
         let top = self.take();
         let mut work = Some(work);
-        // SAFETY: only this call uses the stack, which stays mapped. `trampoline` gets the `Option<F>` that it expects,
-        // and `work` outlives the call.
+        // SAFETY: `take` gives the stack to this call only, and the stack is never unmapped. `trampoline` gets the
+        // `Option<F>` that it expects, and `work` outlives the call.
         unsafe { call_on(top, trampoline::<F>, (&raw mut work).cast()) };
         self.give(top);
     }
@@ -76,12 +78,12 @@ impl Stacks {
 /// Runs `work` on a new stack that is made for this call.
 ///
 /// # Errors
-/// [`MapError`] if no address space is left. Then `work` was not run.
+/// [`MapError`] if no address space is left. In this case, `work` did not run.
 pub fn run_on_fresh<F: FnOnce()>(work: F) -> Result<(), MapError> {
     let stack = Mapping::anonymous(STACK_BYTES)?;
     let mut work = Some(work);
-    // SAFETY: only this call uses the stack. `trampoline` gets the `Option<F>` that it expects, and `work` outlives the
-    // call.
+    // SAFETY: `stack` is a new mapping that only this call uses, and it lives until the call returns. `trampoline` gets
+    // the `Option<F>` that it expects, and `work` outlives the call.
     unsafe { call_on(stack.addr() + stack.len(), trampoline::<F>, (&raw mut work).cast()) };
     Ok(())
 }
@@ -99,8 +101,8 @@ extern "C" fn trampoline<F: FnOnce()>(work: *mut c_void) {
 /// `top` is the 16-byte aligned end of a mapped stack that no other code uses. `function` does not unwind.
 #[cfg(target_arch = "x86_64")]
 unsafe fn call_on(top: usize, function: extern "C" fn(*mut c_void), argument: *mut c_void) {
-    // SAFETY: the callee preserves r12, so the old stack pointer is restored after the call. The clobbers name
-    // everything that a C call may change.
+    // SAFETY: the callee preserves r12, so the old stack pointer is restored after the call. The clobber list names
+    // every register that a C call may change.
     unsafe {
         std::arch::asm!(
             "mov r12, rsp",
@@ -122,8 +124,8 @@ unsafe fn call_on(top: usize, function: extern "C" fn(*mut c_void), argument: *m
 /// `top` is the 16-byte aligned end of a mapped stack that no other code uses. `function` does not unwind.
 #[cfg(target_arch = "aarch64")]
 unsafe fn call_on(top: usize, function: extern "C" fn(*mut c_void), argument: *mut c_void) {
-    // SAFETY: the callee preserves x20, so the old stack pointer is restored after the call. The clobbers name
-    // everything that a C call may change.
+    // SAFETY: the callee preserves x20, so the old stack pointer is restored after the call. The clobber list names
+    // every register that a C call may change.
     unsafe {
         std::arch::asm!(
             "mov x20, sp",

@@ -1,12 +1,13 @@
-//! Finds functions of a loaded library in that library itself.
+//! Finds the functions that a loaded library itself defines, by their names.
 //!
-//! The dynamic linker may bind a name to another definition. Some allocators even define the C library's internal
-//! names. This module avoids that by reading the tables of one library in memory. It calls no function of the C library
-//! except `getauxval`, allocates nothing and takes no lock. So it may run inside the program's first `malloc`.
+//! If another object defines the same name, the dynamic linker may return that other definition. Some allocators even
+//! define the C library's internal names. This module reads only the tables of the given library in memory, so it
+//! cannot find another definition. It calls no function of the C library except `getauxval`, allocates nothing and
+//! takes no lock. So it may run inside the program's first `malloc`.
 //!
-//! This module finds only libraries that were loaded with the program. They are the first in the dynamic linker's list
-//! and never leave it. So nothing that is read here changes meanwhile. Every read is checked against the readable
-//! segments of the library.
+//! This module finds only libraries that were loaded with the program. These libraries are the first in the dynamic
+//! linker's list and are never unloaded. So the data that this module reads does not change meanwhile. Before each
+//! read, the module checks that the address lies in a readable segment of the library.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
@@ -15,8 +16,8 @@ use libc::{Elf64_Ehdr, Elf64_Phdr, Elf64_Sym};
 
 use crate::raw::syscall;
 
-/// The maximum number of objects that a search visits. No program has more, so the search ends even if the list is
-/// broken.
+/// The maximum number of objects that a search visits. No program has more objects. The maximum ends the search even if
+/// the list is broken.
 const OBJECTS_MAX: usize = 4096;
 const CHAIN_MAX: usize = 1 << 16;
 const ENTRIES_MAX: usize = 256;
@@ -36,10 +37,11 @@ const DT_GNU_HASH: u64 = 0x6fff_fef5;
 const DT_VERSYM: u64 = 0x6fff_fff0;
 const STT_FUNC: u8 = 2;
 
-/// A flag of a symbol's version. References without a version do not see a symbol with this flag.
+/// A flag of a symbol's version. A reference without a version is never bound to a symbol with this flag.
 const VERSION_HIDDEN: u16 = 0x8000;
 
-/// The beginning of the dynamic linker's `r_debug`. Debuggers rely on this layout and on that of `link_map` (`Link`).
+/// The beginning of the dynamic linker's `r_debug`. This layout and that of `link_map` (`Link`) never change, because
+/// debuggers rely on them.
 #[repr(C)]
 struct Debug {
     version: i32,
@@ -78,8 +80,8 @@ impl Library {
     pub fn loaded(soname: &CStr) -> Option<Library> {
         let mut link = first_link()?;
         for _ in 0..OBJECTS_MAX {
-            // SAFETY: `link` is a member of the dynamic linker's list. Members that were loaded with the program stay
-            // in the list.
+            // SAFETY: `link` is a member of the dynamic linker's list. The members that were loaded with the program
+            // come first and are never freed.
             let object = unsafe { &*link.as_ptr() };
             let library = Image::of(object).and_then(|image| Library::of(image, object.dynamic));
             if let Some(library) = library.filter(|library| library.is_called(soname)) {
@@ -118,15 +120,15 @@ impl Library {
         self.has_text(self.soname, soname)
     }
 
-    /// Checks whether `text` is at this offset of the table of names.
+    /// Checks whether the name at this offset in the table of names is `text`.
     fn has_text(&self, offset: usize, text: &CStr) -> bool {
         let text = text.to_bytes_with_nul();
         let Some(start) = self.names.checked_add(offset) else { return false };
         text.len() <= NAME_MAX && text.iter().zip(start..).all(|(&byte, at)| self.image.read(at) == Some(byte))
     }
 
-    /// Returns the function to which a reference to this name without a version is bound. Returns `None` if this
-    /// library does not define it.
+    /// Returns this library's function with this name. If the function has several versions, returns the default one,
+    /// to which a reference without a version is bound. Returns `None` if this library does not define the function.
     #[must_use]
     pub fn function(&self, name: &CStr) -> Option<NonNull<c_void>> {
         let [buckets, first, filter_words, _]: [u32; 4] = self.image.read(self.hash)?;
@@ -138,8 +140,8 @@ impl Library {
         let head: u32 = self.image.read(heads.checked_add((wanted as usize).checked_rem(buckets)? * 4)?)?;
         let head = head as usize;
         for nth in (head..).take(CHAIN_MAX) {
-            // An empty bucket contains 0, which is below the number of the first hashed symbol. Then `checked_sub`
-            // fails.
+            // An empty bucket contains 0, which is below `first`. In this case, `checked_sub` fails and the function
+            // returns `None`.
             let hash: u32 = self.image.read(chains.checked_add(nth.checked_sub(first)? * 4)?)?;
             if hash | 1 == wanted | 1
                 && let Some(found) = self.defined(nth, name)
@@ -153,7 +155,8 @@ impl Library {
         None
     }
 
-    /// Returns the address of symbol number `nth` if this symbol is a function with this name.
+    /// Returns the address of symbol number `nth`. Returns `None` if this symbol is not a function with this name, or
+    /// not its default version.
     fn defined(&self, nth: usize, name: &CStr) -> Option<NonNull<c_void>> {
         let symbol: Elf64_Sym = self.image.read(self.symbols.checked_add(nth.checked_mul(size_of::<Elf64_Sym>())?)?)?;
         let is_function = symbol.st_info & 0xf == STT_FUNC && symbol.st_shndx != 0;
@@ -172,21 +175,22 @@ impl Library {
 }
 
 impl Image {
-    /// Finds the readable segments of an object. Returns `None` if the object's header is not at its base, as in a
-    /// program with a fixed address.
+    /// Finds the readable segments of an object. Returns `None` if the object's ELF header is not at its base. This is
+    /// so for a program that is linked to a fixed address.
     fn of(object: &Link) -> Option<Image> {
         let base = object.base;
         if base == 0 || !is_mapped(base) {
             return None;
         }
-        // SAFETY: `base` is a mapped page. The code checks that it holds an ELF header before it uses the contents.
+        // SAFETY: `base` is the start of a mapped page, so the read stays inside the page. Any bytes are a valid
+        // `Elf64_Ehdr`.
         let header = unsafe { (base as *const Elf64_Ehdr).read() };
         let (start, count) = (usize::try_from(header.e_phoff).ok()?, usize::from(header.e_phnum).min(HEADERS_MAX));
         let fits = start.checked_add(count * size_of::<Elf64_Phdr>()).is_some_and(|end| end <= PAGE);
         if header.e_ident[..4] != *b"\x7fELF" || usize::from(header.e_phentsize) != size_of::<Elf64_Phdr>() || !fits {
             return None;
         }
-        // SAFETY: `fits` says that these headers are inside the page at `base`.
+        // SAFETY: `fits` is true, so all these headers lie inside the mapped page at `base`.
         let headers = (0..count).map(|nth| unsafe { ((base + start) as *const Elf64_Phdr).add(nth).read_unaligned() });
         let mut image = Image { base, segments: [(0, 0); SEGMENTS_MAX] };
         let (mut places, mut is_this) = (image.segments.iter_mut(), false);
@@ -209,19 +213,19 @@ impl Image {
 
     /// Returns the value at an address of the object. Returns `None` if the value is not inside a readable segment.
     fn read<T: Plain>(&self, addr: usize) -> Option<T> {
-        // SAFETY: `contains` says that the value is inside a readable segment, which stays mapped. Any bytes are a
-        // valid `T`.
+        // SAFETY: `contains` has checked that the value lies inside a readable segment, which is never unmapped. Any
+        // bytes are a valid `T`.
         self.contains(addr, size_of::<T>()).then(|| unsafe { (addr as *const T).read_unaligned() })
     }
 
-    /// Makes an address of an object's dynamic section absolute. The dynamic linker has already made it absolute,
-    /// except in the vDSO.
+    /// Converts an address from the object's dynamic section into an absolute address. The dynamic linker has already
+    /// converted these addresses in place, except in the vDSO.
     fn absolute(&self, value: usize) -> usize {
         if self.contains(value, 1) { value } else { self.base.wrapping_add(value) }
     }
 }
 
-/// Types for which any bytes are a valid value.
+/// Marks the types for which any bytes are a valid value.
 ///
 /// # Safety
 /// Any bytes are a valid value of the type.
@@ -239,9 +243,9 @@ unsafe impl Plain for [u64; 2] {}
 // SAFETY: the struct holds plain numbers, so any bytes are valid.
 unsafe impl Plain for Elf64_Sym {}
 
-/// Returns the head of the dynamic linker's list. It finds the list through the program's own headers.
+/// Returns the head of the dynamic linker's list. Finds the list through the ELF headers of the program.
 fn first_link() -> Option<NonNull<Link>> {
-    // SAFETY: `getauxval` returns numbers that the kernel passed to this process.
+    // SAFETY: `getauxval` has no precondition. It returns numbers that the kernel passed to this process.
     let (headers, count) =
         unsafe { (libc::getauxval(libc::AT_PHDR) as usize, libc::getauxval(libc::AT_PHNUM) as usize) };
     if headers == 0 {
@@ -253,13 +257,14 @@ fn first_link() -> Option<NonNull<Link>> {
     let base = (headers.as_ptr() as usize).wrapping_sub(find(libc::PT_PHDR)?);
     let dynamic = base.wrapping_add(find(libc::PT_DYNAMIC)?);
     for nth in 0..ENTRIES_MAX {
-        // SAFETY: `dynamic` is the program's dynamic section, which ends with a null entry.
+        // SAFETY: `dynamic` is the address of the program's dynamic section. The section ends with a null entry, at
+        // which the loop returns.
         let [tag, value] = unsafe { (dynamic as *const [u64; 2]).add(nth).read() };
         match tag {
             DT_NULL => return None,
             DT_DEBUG => {
-                // SAFETY: `value` is null or the dynamic linker's `r_debug`, which begins like `Debug` in every
-                // version.
+                // SAFETY: `value` is null or the address of the dynamic linker's `r_debug`. Every version of `r_debug`
+                // begins with the fields of `Debug`.
                 return unsafe { (value as *const Debug).as_ref() }.and_then(|it| NonNull::new(it.first.cast_mut()));
             }
             _ => {}
@@ -271,7 +276,7 @@ fn first_link() -> Option<NonNull<Link>> {
 /// Checks whether memory is mapped at this page.
 fn is_mapped(page: usize) -> bool {
     let mut there = 0_u8;
-    // SAFETY: mincore does not access the page. It writes one byte to `there`.
+    // SAFETY: mincore does not access `page`. It asks for one page, so it writes one byte, to `there`.
     unsafe { syscall(libc::SYS_mincore, [page, PAGE, &raw mut there as usize, 0, 0, 0]) }.is_ok()
 }
 
@@ -304,15 +309,15 @@ mod tests {
             let name = std::ffi::CString::new(format!("no_such_{nth}")).expect("a name");
             assert!(library().function(&name).is_none(), "{name:?}");
         }
-        // These names are a variable, a prefix of a function, an empty name, and a function's name with one more
-        // letter.
+        // The library defines no function with any of these names. They are a variable, a prefix of a function's name,
+        // an empty name, and a function's name with one more letter.
         for name in [c"environ", c"mallo", c"", c"__libc_mallocs"] {
             assert!(library().function(name).is_none(), "{name:?}");
         }
         assert!(Library::loaded(c"libnone.so.1").is_none());
     }
 
-    /// Makes a library inside an array. Its hash table and all other tables are at the start of the array.
+    /// Makes a library inside an array. The hash table and all other tables begin at the start of the array.
     fn made(words: &[u32]) -> Library {
         let start = words.as_ptr() as usize;
         let mut segments = [(0, 0); SEGMENTS_MAX];

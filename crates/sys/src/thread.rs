@@ -19,8 +19,8 @@ pub fn gettid() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
 
-/// The CPUs that the user (taskset, the batch system) allows this process. The first thread that changes its CPUs
-/// stores them here before the change. `None` until then.
+/// The CPUs that the user allows this process, for example by taskset or a batch system. The first thread that changes
+/// its CPUs stores the user's CPUs here before the change. `None` before the first such change.
 static ALLOWED: LockCell<Option<CpuSet>> = LockCell::new(None);
 
 /// Returns the kernel's id of the first thread of this process. The process has the same id.
@@ -40,10 +40,10 @@ fn allowed() -> Result<CpuSet, Errno> {
     Ok(set)
 }
 
-/// Restricts the calling thread to these CPUs.
+/// Restricts the calling thread to the given CPUs.
 ///
 /// # Errors
-/// `EINVAL` if none of these CPUs exists, or if one of the numbers is above 1023.
+/// `EINVAL` if none of these CPUs exists, or if a number in `cpus` is above 1023.
 pub fn set_affinity(cpus: &[usize]) -> Result<(), Errno> {
     allowed()?;
     let mut set = CpuSet::new();
@@ -56,7 +56,7 @@ pub fn set_affinity(cpus: &[usize]) -> Result<(), Errno> {
     rustix::thread::sched_setaffinity(None, &set).map_err(Errno::from)
 }
 
-/// Lets the calling thread run on every CPU that the user allows this process. A user's taskset still applies.
+/// Lets the calling thread run on every CPU that the user allows this process, for example by taskset.
 ///
 /// # Errors
 /// The kernel's error.
@@ -64,9 +64,9 @@ pub fn set_affinity_all() -> Result<(), Errno> {
     rustix::thread::sched_setaffinity(None, &allowed()?).map_err(Errno::from)
 }
 
-/// Moves the calling thread into (`first`) or out of the real-time policy SCHED_FIFO. With this policy, a thread runs
-/// before every ordinary thread whenever it is ready. Returns `false` if the kernel refuses, as it does without
-/// CAP_SYS_NICE and RLIMIT_RTPRIO.
+/// Sets the calling thread's scheduling policy: the real-time policy SCHED_FIFO if `first` is set, else SCHED_OTHER. A
+/// thread with SCHED_FIFO runs before every ordinary thread whenever it is ready. Returns `false` if the kernel
+/// refuses, for example if the process has neither CAP_SYS_NICE nor a sufficient RLIMIT_RTPRIO.
 #[must_use]
 pub fn set_first(first: bool) -> bool {
     let policy = if first { libc::SCHED_FIFO } else { libc::SCHED_OTHER } | libc::SCHED_RESET_ON_FORK;
@@ -83,7 +83,7 @@ const SLICE_MIN_NS: u64 = 100_000;
 /// before Linux 6.12.
 #[must_use]
 pub fn set_prompt() -> bool {
-    // The kernel's struct sched_attr, in the size of its first version.
+    // The kernel's `struct sched_attr` with the fields of its first version.
     #[repr(C)]
     struct Attr {
         size: u32,
@@ -123,19 +123,19 @@ pub fn set_patient() -> bool {
     is_ordinary && unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const param) == 0 }
 }
 
-/// Sets the lowest priority (nice 19) for the calling thread. It hardly runs while another thread wants the CPU.
-/// Returns `false` if the kernel refuses.
+/// Sets the lowest priority (nice 19) for the calling thread. The thread then hardly runs while another thread wants
+/// its CPU. Returns `false` if the kernel refuses.
 #[must_use]
 pub fn set_last() -> bool {
-    // Linux keeps a nice value for each thread, and 0 stands for the calling thread. SAFETY: `setpriority` takes and
-    // returns only integers.
+    // Linux keeps a nice value for each thread, and 0 stands for the calling thread.
+    // SAFETY: `setpriority` takes and returns only integers.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) == 0 }
 }
 
 /// A guard that restricts another thread of this process to one CPU.
 ///
-/// Dropping the guard restores the thread's previous CPUs. The thread must not run before that. Otherwise the thread,
-/// and the threads and children that it starts, have wrong CPUs.
+/// Dropping the guard restores the thread's previous CPUs. The caller must drop the guard before the thread runs.
+/// Otherwise the thread, and all threads and children that it starts, are restricted to one CPU.
 #[derive(Debug)]
 pub struct Confined {
     tid: rustix::process::Pid,
@@ -143,8 +143,8 @@ pub struct Confined {
 }
 
 impl Confined {
-    /// Restricts thread `tid` to `cpu`. Returns `None` if the thread may not run on this CPU, may run on no other CPU,
-    /// or if the kernel refuses. Allocation-free.
+    /// Restricts thread `tid` to `cpu`. Returns `None` if the thread may not run on `cpu`, if it may run only on `cpu`
+    /// already, or if the kernel refuses. Allocation-free.
     #[must_use]
     pub fn to(tid: i32, cpu: usize) -> Option<Self> {
         let tid = rustix::process::Pid::from_raw(tid)?;
@@ -161,8 +161,8 @@ impl Confined {
 
 impl Drop for Confined {
     fn drop(&mut self) {
-        // Ignored: the call fails if the thread has ended. It also fails if none of the previous CPUs is
-        // allowed any more. The kernel has then already moved the thread.
+        // Ignored: the call fails if the thread has ended. The call also fails if another process has meanwhile
+        // forbidden all the previous CPUs. In this case, the kernel has already moved the thread.
         let _ = rustix::thread::sched_setaffinity(Some(self.tid), &self.before);
     }
 }
@@ -173,8 +173,9 @@ pub fn cpus_allowed() -> usize {
     allowed().map_or(1, |set| (set.count() as usize).max(1))
 }
 
-/// Restricts the calling thread, and threads that it starts from now on, to a share of the CPUs. The CPUs that the user
-/// allows this process are divided into `shares` equal shares, which are numbered from 0.
+/// Restricts the calling thread, and threads that it starts from now on, to one share of the CPUs that the user allows
+/// this process. These CPUs are divided into `shares` shares of nearly equal size. `share` is the number of the share,
+/// from 0.
 ///
 /// # Errors
 /// `EINVAL` if there are fewer CPUs than shares, or if `share` is not below `shares`. Otherwise the kernel's error.
@@ -200,8 +201,9 @@ pub fn cpu_of(tid: i32) -> Option<usize> {
     CpuWatch::open(tid)?.cpu()
 }
 
-/// The memory in which the kernel stores the CPU of a thread: the thread's restartable-sequences area. The C library
-/// registers this area (from glibc 2.35 on). The kernel writes it each time the thread returns to the program.
+/// A reference to the memory in which the kernel stores the CPU of one thread: the thread's restartable-sequences area.
+/// The C library registers this area (from glibc 2.35 on). The kernel updates the area before the thread returns from
+/// the kernel to the program.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuCell {
     tid: i32,
@@ -209,15 +211,17 @@ pub struct CpuCell {
 }
 
 impl CpuCell {
-    /// Returns the cell of the calling thread, which must be the first thread of its process. Only the first thread's
-    /// area is never freed. Returns `None` for any other thread, or if the C library registers no area.
+    /// Returns the cell of the calling thread, which must be the first thread of its process. The areas of other
+    /// threads are freed when these threads end. Returns `None` for any other thread, or if the C library registers no
+    /// area.
     #[must_use]
     pub fn of_first_thread() -> Option<Self> {
         let tid = gettid();
         if tid != rustix::process::getpid().as_raw_nonzero().get() {
             return None;
         }
-        // SAFETY: `dlsym` gets terminated names. Both symbols are plain integers in a C library that has them.
+        // SAFETY: `dlsym` gets terminated names. If the C library defines these symbols, both are integers that live as
+        // long as the process.
         let (offset, size) = unsafe {
             (
                 libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>().as_ref()?,
@@ -227,18 +231,19 @@ impl CpuCell {
         if *size < 8 {
             return None;
         }
-        // SAFETY: the address is that of `struct rseq`, which begins with two aligned 32-bit CPU numbers. The first
-        // thread's area is never freed, and this code only reads it, atomically.
+        // SAFETY: `*offset` leads to the thread's `struct rseq`, which begins with two aligned 32-bit CPU numbers. The
+        // first thread's area is never freed. This code only reads the second number, atomically.
         let cpu = unsafe { &*thread_pointer().wrapping_offset(*offset).wrapping_add(4).cast::<AtomicU32>() };
         Some(Self { tid, cpu })
     }
 
-    /// Returns the CPU on which thread `tid` last returned to the program. Returns `None` if this is the cell of
-    /// another thread.
+    /// Returns the CPU that the kernel last stored for thread `tid`. Returns `None` if the cell belongs to another
+    /// thread, or if the area is not registered.
     #[must_use]
     pub fn cpu(&self, tid: i32) -> Option<usize> {
         let cpu = self.cpu.load(Ordering::Relaxed);
-        // A negative number means that the area is not registered.
+        // If the area is not registered, it contains a negative number, which is above this maximum as an unsigned
+        // number.
         (tid == self.tid && cpu < 1 << 16).then_some(cpu as usize)
     }
 }
@@ -247,13 +252,13 @@ impl CpuCell {
 fn thread_pointer() -> *mut u8 {
     let pointer: *mut u8;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction reads the first word at the thread pointer. The ABI stores the thread pointer itself
-    // there.
+    // SAFETY: the instruction only reads the first word of the thread control block. By the ABI, this word is always
+    // mapped and contains the thread pointer.
     unsafe {
         std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly, preserves_flags));
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: the instruction reads a register that user code may read.
+    // SAFETY: the instruction only reads the thread pointer register, which user code may read.
     unsafe {
         std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, preserves_flags));
     }
@@ -286,30 +291,29 @@ impl CpuWatch {
     }
 }
 
-/// Returns the CPU in a stat line. It is field 39 (`processor`), see `proc_pid_stat(5)`.
+/// Returns the CPU in a line of a `stat` file: field 39 (`processor`), see `proc_pid_stat(5)`.
 fn parse_stat_cpu(stat: &[u8]) -> Option<usize> {
     std::str::from_utf8(stat_field(stat, 39)?).ok()?.trim_end().parse().ok()
 }
 
-/// Returns field `number` of a stat line. The number must be at least 3. The name in field 2 may contain any
-/// characters, so the function starts to count after the last parenthesis.
+/// Returns the field with this number in a line of a `stat` file. `number` must be at least 3. The name in field 2 may
+/// contain spaces and parentheses, so the function starts to count after the last parenthesis.
 fn stat_field(stat: &[u8], number: usize) -> Option<&[u8]> {
     let behind_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
     stat[behind_name..].split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(number - 3)
 }
 
-/// The descriptor of `/proc/self/task` that [`count`] keeps open, or -1. [`count`] opens the directory again if the
-/// process id or the inode differs from the recorded value. That means that a fork happened, or that the program closed
-/// the descriptor.
+/// The descriptor of `/proc/self/task` that [`count`] keeps open, or -1. [`count`] opens the directory again after a
+/// fork, if the descriptor is closed, or if its number now belongs to another file.
 static TASK_FD: AtomicI32 = AtomicI32::new(-1);
-/// The id of the process that opened the directory.
+/// The id of the process that opened the descriptor in `TASK_FD`.
 static TASK_PID: AtomicI32 = AtomicI32::new(0);
-/// The inode of the opened directory.
+/// The inode of the directory behind `TASK_FD`.
 static TASK_INODE: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the number of threads of this process, at least 1. Makes two short system calls and allocates nothing.
-/// Returns `usize::MAX` if the number is unknown, because a caller must not believe by mistake that its thread is
-/// alone.
+/// Returns `usize::MAX` if the number is unknown. A small number could make a caller believe that its thread is the
+/// only one.
 #[must_use]
 pub fn count() -> usize {
     count_by_kept_fd().or_else(count_by_new_fd).unwrap_or(usize::MAX)
@@ -321,15 +325,16 @@ fn count_by_kept_fd() -> Option<usize> {
     if fd < 0 || TASK_PID.load(Ordering::Relaxed) != pid {
         return None;
     }
-    // SAFETY: `fd` is only used for an fstat. If the program closed or reused the number, fstat fails or the inode
-    // differs.
+    // SAFETY: the borrowed `fd` is used only for one fstat, which changes nothing. If the program has closed the
+    // descriptor, or opened another file with this number, fstat fails or the inode differs.
     let stat = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
     (stat.st_ino == TASK_INODE.load(Ordering::Relaxed)).then(|| threads_of(stat.st_nlink))
 }
 
-/// Opens the task directory and keeps its descriptor. Then closes the previous descriptor if it is still Hanare's. In a
-/// forked child, that is the parent's descriptor. If two threads do this at once, the next call may have to open the
-/// directory once more.
+/// Counts the threads by opening the task directory again, and keeps the new descriptor for later calls. Then closes
+/// the previously kept descriptor if it still belongs to Hanare. In a forked child, this is the descriptor inherited
+/// from the parent. If two threads run this function at the same time, the kept values may not match, and the next call
+/// opens the directory again.
 fn count_by_new_fd() -> Option<usize> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(c"/proc/self/task", flags, Mode::empty()).ok()?;
@@ -339,30 +344,30 @@ fn count_by_new_fd() -> Option<usize> {
     let before = TASK_FD.swap(descriptors::keep(fd).into_raw_fd(), Ordering::AcqRel);
     if descriptors::forget(before) && inode_of(before) == Some(inode) {
         // Ignored: the kernel closes the descriptor in any case.
-        // SAFETY: `before` is still open and recorded, and only this thread took it out of `TASK_FD`.
+        // SAFETY: `before` is an open descriptor of Hanare. Only this thread took it out of `TASK_FD` and out of the
+        // record, so it has no other owner.
         drop(unsafe { OwnedFd::from_raw_fd(before) });
     }
     Some(threads_of(stat.st_nlink))
 }
 
 fn inode_of(fd: RawFd) -> Option<u64> {
-    // SAFETY: `fd` is only used for an fstat, which fails for a number that is not open.
+    // SAFETY: the borrowed `fd` is used only for one fstat. It fails if no descriptor with this number is open.
     rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok().map(|stat| stat.st_ino)
 }
 
-/// Returns the number of threads for a task directory's link count. The directory has two links of its own and one for
-/// each thread.
+/// Converts the link count of the task directory into the number of threads. The count is the number of threads plus 2.
 fn threads_of(links: impl Into<u64>) -> usize {
     (links.into().saturating_sub(2) as usize).max(1)
 }
 
 /// The address of the C library's count of threads. The C library ends the process when the last counted thread ends.
-/// Null before [`find_counted`], and also later if the C library does not export the count.
+/// Null before the first call of [`find_counted`], or if the C library does not export the count.
 static COUNTED: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Finds the C library's count of threads by a name that it exports for debuggers. Another thread must call this before
-/// the first [`Uncounted`] exists. The lookup takes the dynamic linker's lock. A thread that waits for the uncounted
-/// thread may hold this lock.
+/// Finds the C library's count of threads by a name that it exports for debuggers. A thread must call this function
+/// before it starts another thread that makes an [`Uncounted`]. The new thread cannot make the lookup itself, because
+/// the lookup takes the dynamic linker's lock. A thread that waits for the new thread may hold this lock.
 pub fn find_counted() {
     if COUNTED.load(Ordering::Acquire).is_null() {
         // SAFETY: `dlsym` gets a terminated name and only looks it up.
@@ -371,18 +376,18 @@ pub fn find_counted() {
     }
 }
 
-/// A guard that removes the calling thread from the C library's count of threads. While it lives, the C library does
-/// not wait for this thread before it ends the process.
+/// A guard that removes the calling thread from the C library's count of threads. While the guard lives, the C library
+/// does not wait for this thread when it decides whether to end the process.
 #[derive(Debug)]
 pub struct Uncounted(Option<&'static AtomicU32>);
 
 impl Uncounted {
-    /// Removes the calling thread from the count. Another counted thread must exist until this function has returned.
+    /// Removes the calling thread from the count. Until this function returns, another counted thread must exist.
     #[must_use]
     #[allow(clippy::new_without_default)] // it changes what the process counts
     pub fn new() -> Self {
-        // SAFETY: `COUNTED` is null or the address of an aligned number in the C library. The C library changes this
-        // number only atomically.
+        // SAFETY: `COUNTED` is null or the address of an aligned 32-bit number in the C library, which is never
+        // unloaded. The C library changes this number only atomically.
         let counted = unsafe { COUNTED.load(Ordering::Acquire).as_ref() };
         // The count must not become zero. Otherwise the C library would end the process when this thread ends.
         let less = |count: u32| count.checked_sub(1).filter(|&left| left > 0);
@@ -417,13 +422,14 @@ fn ended_with(stat: &[u8]) -> Option<i32> {
     std::str::from_utf8(stat_field(stat, 52)?).ok()?.trim_end().parse().ok()
 }
 
-/// Sets the calling thread's name for `ps -L` and `top -H`. The name is cut to 15 bytes.
+/// Sets the calling thread's name for `ps -L` and `top -H`. If the name is longer than 15 bytes, only its first 15
+/// bytes are used.
 pub fn set_name(name: &str) {
     let mut bytes = [0u8; 16];
     let len = name.len().min(15);
     bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
     if let Ok(name) = std::ffi::CStr::from_bytes_until_nul(&bytes) {
-        // Ignored: nothing depends on the name.
+        // Ignored: a wrong name does no harm, because no code depends on it.
         let _ = rustix::thread::set_name(name);
     }
 }
@@ -434,7 +440,7 @@ mod tests {
 
     #[test]
     fn the_cell_of_another_thread_is_refused() {
-        // Each test runs in a thread of its own, never in the first thread.
+        // The test harness runs each test in a new thread, never in the first thread.
         assert!(CpuCell::of_first_thread().is_none());
     }
 
@@ -464,7 +470,7 @@ mod tests {
     #[test]
     fn an_uncounted_thread_is_counted_again() {
         find_counted();
-        // SAFETY: `COUNTED` is null or the address of the C library's count.
+        // SAFETY: `COUNTED` is null or the address of the C library's count, which is never unmapped.
         let Some(counted) = (unsafe { COUNTED.load(Ordering::Acquire).as_ref() }) else {
             println!("skipped: this C library does not say how many threads it counts");
             return;
@@ -476,7 +482,8 @@ mod tests {
             drop(uncounted);
             (during + 1, counted.load(Ordering::Relaxed)) == (before, before)
         };
-        // Other tests may start threads at the same time, so one success is enough.
+        // Other tests may start threads at the same time and change the count. So one success in 1000 attempts is
+        // enough.
         assert!((0..1000).any(|_| changed()));
     }
 

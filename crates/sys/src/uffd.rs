@@ -1,16 +1,16 @@
 //! userfaultfd: traps accesses to missing or write-protected pages, and resolves them.
 //!
-//! This module is a thin layer over the ioctls. It reports what the kernel did, and how many bytes a request finished
-//! before it failed. It does not know what a page means. See `userfaultfd(2)`, `ioctl_userfaultfd(2)` and
+//! This module is a thin layer over the ioctls. It reports the kernel's result, and how many bytes a request finished
+//! before it failed. It does not know the states of pages. See `userfaultfd(2)`, `ioctl_userfaultfd(2)` and
 //! <https://docs.kernel.org/admin-guide/mm/userfaultfd.html>.
 //!
 //! The caller must know these rules of the kernel:
-//! - A request may stop with `EAGAIN` after some bytes. Either it met a present page, or the address space is changing.
-//!   In the second case, a `Remove`, `Unmap`, `Remap` or `Fork` event waits to be read. The caller reads all events,
-//!   then repeats the rest of the request.
-//! - With [`feature::WP_ASYNC`], write-protecting a missing page leaves a marker in its place. COPY replaces a marker,
-//!   but MOVE onto a marker fails with `EEXIST`. So the caller write-protects only present pages.
-//! - MOVE removes write protection. It works on private anonymous memory only.
+//! - A request may stop with `EAGAIN` after some bytes. Either the request met a present page, or the address space is
+//!   changing. In the second case, a `Remove`, `Unmap`, `Remap` or `Fork` event waits to be read. The caller reads all
+//!   events, then repeats the rest of the request.
+//! - With [`feature::WP_ASYNC`], write-protecting a missing page leaves a marker in its place. COPY replaces the
+//!   marker, but MOVE to this place fails with `EEXIST`. So the caller write-protects only present pages.
+//! - MOVE works only on private anonymous memory. The moved pages are not write-protected afterwards.
 
 use crate::descriptors;
 use crate::raw::{self, Errno};
@@ -59,15 +59,15 @@ struct Words4([u64; 4]);
 #[repr(C)]
 struct Words5([u64; 5]);
 
-/// The accesses to a range that trap.
+/// Selects the accesses to a range that trap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RegisterMode {
     /// Accesses to missing pages trap.
     pub missing: bool,
     /// Writes to write-protected pages trap.
     pub wp: bool,
-    /// Accesses to pages of shared memory trap if they are cached but not mapped. Set `missing` as well. Otherwise an
-    /// absent page becomes zeroes.
+    /// An access to shared memory traps if the page is in the page cache but not mapped. The caller should set
+    /// `missing` as well. Otherwise an access to a page that is not in the cache creates a zero page.
     pub minor: bool,
 }
 
@@ -105,7 +105,8 @@ impl IoctlResult {
         self.errno.is_none()
     }
 
-    /// Reads the outcome of an ioctl. `word` is the last word of its struct: the bytes done, or a negated errno.
+    /// Converts the result of an ioctl. `word` is the last word of the ioctl's struct: the number of bytes done, or a
+    /// negated errno.
     fn from_words(answer: Result<usize, Errno>, word: u64, len: usize) -> Self {
         let done = usize::try_from(word as i64).unwrap_or(0).min(len);
         match answer {
@@ -142,8 +143,8 @@ impl Uffd {
         let fd = create(access)?;
         match api(fd.as_raw_fd(), wanted) {
             Ok(_) => Ok(Self { fd: descriptors::keep(fd), features: wanted }),
-            // A refused UFFDIO_API leaves the descriptor unchanged. So a second UFFDIO_API can ask for the supported
-            // features.
+            // A refused UFFDIO_API leaves the descriptor unchanged. So a second UFFDIO_API on the same descriptor can
+            // ask for the supported features.
             Err(errno) => match api(fd.as_raw_fd(), 0) {
                 Ok(supported) if wanted & !supported != 0 => Err(UffdError::Features { absent: wanted & !supported }),
                 _ => Err(UffdError::Api { wanted, errno }),
@@ -170,26 +171,28 @@ impl Uffd {
     /// changes its mode.
     ///
     /// # Errors
-    /// [`UffdError::Register`]. Its errno is `EINVAL` for memory that cannot be registered, and `EBUSY` if another
-    /// userfaultfd has the range.
+    /// [`UffdError::Register`]. Its errno is `EINVAL` for memory that cannot be registered, and `EBUSY` if the range is
+    /// registered with another userfaultfd.
     pub fn register(&self, addr: usize, len: usize, mode: RegisterMode) -> Result<(), UffdError> {
         let bits = flag(mode.missing, REGISTER_MISSING) | flag(mode.wp, REGISTER_WP) | flag(mode.minor, REGISTER_MINOR);
         let mut words = Words4([addr as u64, len as u64, bits, 0]);
         let register = || {
             refuse::draw(Call::Register)?;
-            // SAFETY: `words` is a struct uffdio_register. Registering only makes accesses trap.
+            // SAFETY: `words` is a struct uffdio_register. Registering a range changes no contents; it only makes
+            // accesses trap.
             unsafe { self.ioctl(UFFDIO_REGISTER, &mut words) }.map(drop)
         };
         raw::again(register).map_err(|errno| UffdError::Register { addr, len, errno })
     }
 
-    /// Ends the trapping of a range and wakes all threads that wait in it. Missing pages then read as zeroes.
+    /// Ends the trapping of accesses to a range. Wakes all threads that wait for pages of the range. Missing pages then
+    /// read as zeroes.
     ///
     /// # Errors
     /// [`UffdError::Unregister`] if the kernel refuses.
     pub fn unregister(&self, addr: usize, len: usize) -> Result<(), UffdError> {
         let mut words = [addr as u64, len as u64];
-        // SAFETY: `words` is a struct uffdio_range. Unregistering changes no present page.
+        // SAFETY: `words` is a struct uffdio_range. Unregistering a range changes no contents of present pages.
         unsafe { self.ioctl(UFFDIO_UNREGISTER, &mut words) }.map(drop).map_err(|errno| UffdError::Unregister {
             addr,
             len,
@@ -202,8 +205,8 @@ impl Uffd {
     /// cases, `done` counts the installed bytes.
     ///
     /// # Safety
-    /// The pages at `dst` become copies of those at `src`, so the caller must own their contents. The `len` bytes at
-    /// `src` must be mapped memory.
+    /// The contents of the pages at `dst` change, so the caller must own them. The `len` bytes at `src` must be mapped
+    /// and readable.
     pub unsafe fn copy(&self, dst: usize, src: usize, len: usize, mode: CopyMode) -> IoctlResult {
         let bits = flag(mode.wp, COPY_MODE_WP) | flag(mode.dontwake, MODE_DONTWAKE);
         if let Err(Errno(errno)) = refuse::draw(Call::Copy) {
@@ -211,7 +214,8 @@ impl Uffd {
         }
         let part = refuse::shorten(Call::Copy, len);
         let mut words = Words5([dst as u64, src as u64, part as u64, bits, 0]);
-        // SAFETY: `words` is a struct uffdio_copy. The caller owns the destination's contents.
+        // SAFETY: `words` is a struct uffdio_copy. The caller owns the contents of `dst`, which the kernel changes.
+        // `src` is mapped.
         let answer = unsafe { self.ioctl(UFFDIO_COPY, &mut words) };
         IoctlResult::from_words(answer, words.0[4], len)
     }
@@ -219,16 +223,16 @@ impl Uffd {
     /// Installs zero pages as the missing pages of a range and wakes the threads that wait for them.
     ///
     /// # Safety
-    /// The missing pages of the range become zeroes, so the caller must own their contents.
+    /// The missing pages of the range become zeroes, so the caller must own the contents of the range.
     pub unsafe fn zeropage(&self, addr: usize, len: usize, dontwake: bool) -> IoctlResult {
         let mut words = Words4([addr as u64, len as u64, flag(dontwake, MODE_DONTWAKE), 0]);
-        // SAFETY: `words` is a struct uffdio_zeropage. The caller owns the range's contents.
+        // SAFETY: `words` is a struct uffdio_zeropage. The caller owns the contents of the range, which become zero.
         let answer = unsafe { self.ioctl(UFFDIO_ZEROPAGE, &mut words) };
         IoctlResult::from_words(answer, words.0[3], len)
     }
 
     /// Moves the pages at `src` to the missing pages at `dst` without copying. `dst` must be registered with this
-    /// userfaultfd. The pages at `src` are missing afterwards, and trap if `src` is registered too.
+    /// userfaultfd. Afterwards, the pages at `src` are missing. Accesses to them trap if `src` is registered too.
     ///
     /// The result's errno is `EBUSY` if a page is pinned or shared with a child. The caller can COPY such a page
     /// instead. The errno is `ENOENT` if a page of `src` is missing and `allow_src_holes` is not set.
@@ -242,13 +246,14 @@ impl Uffd {
         }
         let part = refuse::shorten(Call::Move, len);
         let mut words = Words5([dst as u64, src as u64, part as u64, bits, 0]);
-        // SAFETY: `words` is a struct uffdio_move. The caller owns the contents of both ranges.
+        // SAFETY: `words` is a struct uffdio_move. The caller owns the contents of both ranges, which the kernel
+        // changes.
         let answer = unsafe { self.ioctl(UFFDIO_MOVE, &mut words) };
         IoctlResult::from_words(answer, words.0[4], len)
     }
 
-    /// Maps pages of a shared range that are cached but not mapped, and wakes the threads that wait for them. This
-    /// resolves minor faults.
+    /// Resolves minor faults: maps the pages of a shared range that are in the page cache but not mapped. Wakes the
+    /// threads that wait for these pages.
     pub fn continue_(&self, addr: usize, len: usize, dontwake: bool) -> IoctlResult {
         let mut words = Words4([addr as u64, len as u64, flag(dontwake, MODE_DONTWAKE), 0]);
         // SAFETY: `words` is a struct uffdio_continue. The call only maps pages that the shared object already
@@ -257,8 +262,8 @@ impl Uffd {
         IoctlResult::from_words(answer, words.0[3], len)
     }
 
-    /// Like [`Uffd::continue_`], but maps the pages write-protected, so that no write can happen before the protection.
-    /// Needs Linux 6.4 and a range that is registered with `wp`.
+    /// Like [`Uffd::continue_`], but maps the pages write-protected. So no write can happen between the mapping and the
+    /// protection. Needs Linux 6.4 and a range that is registered with `wp`.
     pub fn continue_protected(&self, addr: usize, len: usize) -> IoctlResult {
         let mut words = Words4([addr as u64, len as u64, CONTINUE_MODE_WP, 0]);
         // SAFETY: `words` is a struct uffdio_continue. The call only maps pages that the shared object already
@@ -273,23 +278,26 @@ impl Uffd {
     /// The caller must own the range, because no later access to its missing pages succeeds.
     pub unsafe fn poison(&self, addr: usize, len: usize, dontwake: bool) -> IoctlResult {
         let mut words = Words4([addr as u64, len as u64, flag(dontwake, MODE_DONTWAKE), 0]);
-        // SAFETY: `words` is a struct uffdio_poison. The caller owns the range.
+        // SAFETY: `words` is a struct uffdio_poison. The caller owns the range, so no other code needs its missing
+        // pages.
         let answer = unsafe { self.ioctl(UFFDIO_POISON, &mut words) };
         IoctlResult::from_words(answer, words.0[3], len)
     }
 
     /// Sets (`on`) or removes write protection of the present pages of a range. The range must be registered with `wp`.
-    /// Removing the protection wakes the threads that wait, except if `dontwake` is set. Setting the protection wakes
-    /// no thread.
+    /// Removing the protection wakes the threads that wait for pages of the range, but not if `dontwake` is set.
+    /// Setting the protection wakes no thread.
     ///
     /// # Errors
-    /// `EAGAIN` if an event waits to be read; then nothing was done. `ENOENT` if the range is not registered with `wp`.
+    /// `EAGAIN` if an event waits to be read; then no page has changed. `ENOENT` if the range is not registered with
+    /// `wp`.
     pub fn write_protect(&self, addr: usize, len: usize, on: bool, dontwake: bool) -> Result<(), Errno> {
         refuse::draw(Call::WriteProtect)?;
         // The kernel refuses the flag DONTWAKE together with the flag WP.
         let bits = flag(on, WRITEPROTECT_MODE_WP) | flag(dontwake && !on, WRITEPROTECT_MODE_DONTWAKE);
         let mut words = Words3([addr as u64, len as u64, bits]);
-        // SAFETY: `words` is a struct uffdio_writeprotect. Protection changes no contents.
+        // SAFETY: `words` is a struct uffdio_writeprotect. Changing the protection changes no contents; it only makes
+        // writes trap.
         unsafe { self.ioctl(UFFDIO_WRITEPROTECT, &mut words) }.map(drop)
     }
 
@@ -297,11 +305,11 @@ impl Uffd {
     /// system call, and may have opened another file under its number.
     ///
     /// # Errors
-    /// `EBADF` or `ENOTTY` if the descriptor is not this userfaultfd any more.
+    /// `EBADF` if the descriptor is closed. `ENOTTY` if its number now belongs to a file that is not a userfaultfd.
     pub fn check(&self) -> Result<(), Errno> {
         match self.wake(0, 0) {
             Err(Errno(lost @ (libc::EBADF | libc::ENOTTY))) => Err(Errno(lost)),
-            // The range of this wake is empty, so a userfaultfd fails with another error.
+            // A userfaultfd also refuses this wake, because its range is empty, but with another error.
             _ => Ok(()),
         }
     }
@@ -314,7 +322,8 @@ impl Uffd {
     pub fn wake(&self, addr: usize, len: usize) -> Result<(), Errno> {
         refuse::draw(Call::Wake)?;
         let mut words = [addr as u64, len as u64];
-        // SAFETY: `words` is a struct uffdio_range. A needless wake-up is harmless.
+        // SAFETY: `words` is a struct uffdio_range. A wake-up changes no memory, and a thread that is woken too early
+        // only traps again.
         unsafe { self.ioctl(UFFDIO_WAKE, &mut words) }.map(drop)
     }
 
@@ -322,8 +331,8 @@ impl Uffd {
     /// which is 0 if none is pending. Never blocks.
     ///
     /// # Errors
-    /// An errno such as `EBADF` if the descriptor is not a userfaultfd any more. No fault can be read after such an
-    /// error.
+    /// The kernel's error, such as `EBADF` if the descriptor is closed. After an error, no more events can be read from
+    /// this userfaultfd.
     pub fn read_events(&self, events: &mut [Event; EVENTS_PER_READ]) -> Result<usize, Errno> {
         let mut messages = [[0u64; 4]; EVENTS_PER_READ];
         let bytes = loop {
@@ -348,10 +357,10 @@ impl Uffd {
     }
 
     /// Sleeps until an event is pending, `other` is readable, or `timeout` has passed. A signal may end the sleep
-    /// early. In that case the result says that nothing is ready.
+    /// early. After a timeout or a signal, the result says that nothing is ready.
     ///
     /// # Errors
-    /// `EBADF` if the descriptor is closed, `ENOMEM` if the kernel has no memory.
+    /// `EBADF` if this userfaultfd's descriptor is closed. `ENOMEM` if the kernel has no memory.
     pub fn wait(&self, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<Ready, Errno> {
         let limit = timeout.and_then(|time| Timespec::try_from(time).ok());
         let mut fds = [
@@ -378,8 +387,8 @@ impl Uffd {
     /// `T` must be the struct that `request` expects, and the request's effect on memory must be sound.
     #[inline]
     unsafe fn ioctl<T>(&self, request: u32, argument: &mut T) -> Result<usize, Errno> {
-        // SAFETY: `argument` is valid for reads and writes of its struct. The caller guarantees that the request is
-        // sound.
+        // SAFETY: `argument` is a unique reference to the struct that the kernel reads and writes. The caller
+        // guarantees that `T` fits `request` and that the effect of `request` is sound.
         unsafe { raw::ioctl(self.fd.as_raw_fd(), request, &raw mut *argument as usize) }
     }
 }

@@ -7,7 +7,7 @@ use hanare_sys::Errno;
 use hanare_sys::batch::{BATCH_RANGES_MAX, DontNeedBatch};
 use hanare_sys::map::page_size;
 
-/// Drops every third page of 300 pages, and checks the bytes of all of them.
+/// Drops every third of 300 pages, and checks the bytes of all 300 pages.
 fn drops_exactly(batch: &mut DontNeedBatch) {
     let page = page_size();
     let pages = 3 * 100;
@@ -17,7 +17,7 @@ fn drops_exactly(batch: &mut DontNeedBatch) {
         assert!(batch.push(memory.addr() + index * page, page));
     }
     assert_eq!(batch.len(), 100);
-    // SAFETY: the mapping is the test's own.
+    // SAFETY: the mapping belongs to this test, so no other code relies on its contents.
     unsafe { batch.flush(|addr, _, errno| panic!("{addr:#x}: {errno}")) };
     assert!(batch.is_empty());
     for index in 0..pages {
@@ -62,8 +62,8 @@ fn adjacent_ranges_merge_and_a_full_batch_says_so() {
     assert!(batch.is_empty());
 }
 
-/// Checks that the batch still drops a range behind one that the kernel refuses to drop. Later batches must still be
-/// dropped in one call.
+/// Checks a batch of three ranges, of which the kernel refuses to drop the second. The first and the third range must
+/// still be dropped. The refusal must not change how later batches are dropped.
 fn goes_on_behind(refused: usize, errno: i32, use_process_madvise: bool) {
     let page = page_size();
     let memory = near(4 * page, 2);
@@ -73,7 +73,8 @@ fn goes_on_behind(refused: usize, errno: i32, use_process_madvise: bool) {
     assert!(batch.push(refused, page));
     assert!(batch.push(memory.addr() + 2 * page, page));
     let mut told = Vec::new();
-    // SAFETY: the mapping is the test's own, and the refused range loses nothing.
+    // SAFETY: the first and third range belong to this test, so no other code relies on their contents. The kernel does
+    // not change the refused range.
     unsafe { batch.flush(|addr, _, errno| told.push((addr, errno))) };
     assert_eq!(told, [(refused, Errno(errno))]);
     check_zero(memory.addr(), page);
@@ -85,7 +86,7 @@ fn goes_on_behind(refused: usize, errno: i32, use_process_madvise: bool) {
 
 #[test]
 fn a_hole_is_reported_and_passed_over() {
-    // This address is too low for the kernel to choose it for a mapping.
+    // Nothing is mapped at this address, because the kernel never chooses such a low address for a mapping.
     const UNMAPPED: usize = 0x10000;
     goes_on_behind(UNMAPPED, libc::ENOMEM, features().process_madvise);
     goes_on_behind(UNMAPPED, libc::ENOMEM, false);
@@ -94,7 +95,7 @@ fn a_hole_is_reported_and_passed_over() {
 #[test]
 fn a_locked_page_is_reported_and_passed_over() {
     let locked = near(page_size(), 3);
-    // SAFETY: the mapping is the test's own.
+    // SAFETY: mlock only keeps the page in memory. It changes no contents.
     let answer = unsafe { libc::mlock(locked.as_ptr().cast(), page_size()) };
     need!(answer == 0, "memory to lock");
     goes_on_behind(locked.addr(), libc::EINVAL, features().process_madvise);

@@ -1,5 +1,5 @@
-//! Tests that a fault in memory that is not ours has the same effect as without our handler. Every case runs in a
-//! process of its own. The test starts this test program again, with the case's name in an environment variable.
+//! Tests that a fault outside Hanare's memory has the same effect as without Hanare's handler. Every case runs in a new
+//! process. For each case, a test starts this test program again, with the case's name in an environment variable.
 
 mod common;
 
@@ -25,13 +25,13 @@ fn ours(fault: FaultInfo) -> Verdict {
     if addr != OWNED.load(Ordering::Relaxed) {
         return Verdict::NotOurs;
     }
-    // SAFETY: the page is the test's own.
+    // SAFETY: the page belongs to this test, and no reference points into it.
     unsafe { map::protect(addr, page_size(), Prot::READ_WRITE) }.unwrap();
     Verdict::Handled
 }
 
-/// The program's handler. It exits with 40 if its signal, address, context and mask are those that the kernel would
-/// pass, and with 41 otherwise.
+/// The program's own handler, with SA_SIGINFO. Exits with 40 if the signal, address, context and mask are those that
+/// the kernel would pass, else with 41.
 extern "C" fn programs_full(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: our handler passes on the siginfo that it got from the kernel, so `info` is valid.
     let addr = unsafe { (*info).si_addr() } as usize;
@@ -39,17 +39,17 @@ extern "C" fn programs_full(signal: c_int, info: *mut libc::siginfo_t, context: 
     // The mask must be the union of the interrupted mask, the action's mask and the signal itself.
     let mask = blocked();
     let expected = AT_START.load(Ordering::Relaxed) | 1u64 << (libc::SIGSEGV - 1) | 1 << (libc::SIGUSR1 - 1);
-    // SAFETY: `_exit` ends the process at once.
+    // SAFETY: `_exit` ends the process immediately and runs no exit handlers.
     unsafe { libc::_exit(if good && mask == expected { 40 } else { 41 }) };
 }
 
 extern "C" fn programs_plain(signal: c_int) {
-    // SAFETY: `_exit` ends the process at once.
+    // SAFETY: `_exit` ends the process immediately and runs no exit handlers.
     unsafe { libc::_exit(if signal == libc::SIGSEGV { 50 } else { 51 }) };
 }
 
 fn blocked() -> u64 {
-    // SAFETY: a sigset_t may be all zeroes. The calls only read this thread's mask into `set`.
+    // SAFETY: a sigset_t may be all zeroes. The calls write only to the local `set`.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut set);
@@ -58,7 +58,7 @@ fn blocked() -> u64 {
 }
 
 fn action(handler: usize, flags: c_int) -> libc::sigaction {
-    // SAFETY: a sigaction may be all zeroes, and the calls write only to its own set.
+    // SAFETY: a sigaction may be all zeroes. The calls write only to the signal set of the local `action`.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;
@@ -70,16 +70,18 @@ fn action(handler: usize, flags: c_int) -> libc::sigaction {
 }
 
 fn set_kernel(action: &libc::sigaction) {
-    // SAFETY: `action` is a valid action for SIGSEGV.
+    // SAFETY: `action` is valid for SIGSEGV: its handler is SIG_DFL, SIG_IGN or a function of this test with the right
+    // signature.
     let answer = unsafe { libc::sigaction(libc::SIGSEGV, action, std::ptr::null_mut()) };
     assert_eq!(answer, 0);
 }
 
-/// Makes a page of ours that traps. An access to it shows that our handler works before the foreign fault.
+/// Makes a page that traps and that the handler under test resolves. Each case first accesses this page, to show that
+/// the handler works.
 fn own_page() -> Mapping {
     let page = near(page_size(), 1);
     OWNED.store(page.addr(), Ordering::Relaxed);
-    // SAFETY: the page is the test's own.
+    // SAFETY: the page belongs to this test, and no reference points into it.
     unsafe { map::protect(page.addr(), page.len(), Prot::NONE) }.unwrap();
     page
 }
@@ -101,7 +103,7 @@ fn run_case(case: &str) {
             assert_eq!(set(&full).sa_sigaction, libc::SIG_DFL);
             let old = set(&full);
             assert_eq!((old.sa_sigaction, old.sa_flags), (full.sa_sigaction, full.sa_flags));
-            // SAFETY: `old.sa_mask` is a valid set.
+            // SAFETY: `old.sa_mask` is a valid signal set, which the call only reads.
             let member = unsafe { libc::sigismember(&raw const old.sa_mask, libc::SIGUSR1) };
             assert_eq!(member, 1);
         }
@@ -120,7 +122,7 @@ fn run_case(case: &str) {
         assert_eq!(ASKED.load(Ordering::Relaxed), 1);
     }
     if case.ends_with("_sent") {
-        // SAFETY: `raise` only sends a signal to this thread.
+        // SAFETY: `raise` takes only an integer and sends a signal to this thread.
         unsafe { libc::raise(libc::SIGSEGV) };
         std::process::exit(if ASKED.load(Ordering::Relaxed) == 1 { 60 } else { 61 });
     }
@@ -128,7 +130,8 @@ fn run_case(case: &str) {
     std::process::exit(99);
 }
 
-/// The entry of the started process. In the ordinary test run, this test does nothing.
+/// Runs the case that the environment variable names, in a process that `start` has started. In the ordinary test run,
+/// this test does nothing.
 #[test]
 fn child() {
     if let Ok(case) = std::env::var(CASE) {

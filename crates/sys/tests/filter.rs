@@ -1,15 +1,16 @@
-//! Tests of the calls that a filter refuses. They run in a child process, because a filter cannot be removed.
+//! Tests of the calls that a filter refuses. Each test installs its filter in a child process, because a filter cannot
+//! be removed.
 
 use hanare_sys::filter::{Refused, refuse};
 use hanare_sys::{Errno, syscall};
 
-/// Runs `look` in a child process and returns its result as the exit code.
+/// Runs `look` in a child process, which exits with the result of `look`. Returns this exit code.
 fn in_a_child(look: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child only runs `look`, which makes system calls, and then ends by `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let answer = look();
-        // SAFETY: `_exit` ends the child at once.
+        // SAFETY: `_exit` ends the child immediately and runs no exit handlers.
         unsafe { libc::_exit(answer) };
     }
     let mut status = 0;
@@ -53,7 +54,8 @@ fn asynchronous_io_is_refused_and_nothing_else() {
     assert_eq!(answer, 0, "1: not installed, 2: not refused, 3: too much is refused");
 }
 
-/// A run within a run inherits a filter, which may refuse less than the inner run needs.
+/// Checks that a second filter can be installed when the inherited one refuses too little. This happens when a program
+/// under Hanare starts Hanare again.
 #[test]
 fn direct_io_is_refused_under_a_filter_of_asynchronous_io() {
     let answer = in_a_child(|| {

@@ -25,7 +25,8 @@ fn four_threads_lose_no_update() {
     assert_eq!(*cell.lock(), (4 * ROUNDS, 12 * ROUNDS));
 }
 
-/// Changes both numbers under the lock. Returns how often the second was not three times the first.
+/// Changes both numbers under the lock, `rounds` times. Returns how often the second number was not three times the
+/// first.
 fn count_up(cell: &LockCell<(u64, u64)>, rounds: u64) -> usize {
     let mut torn = 0;
     for round in 0..rounds {
@@ -33,7 +34,7 @@ fn count_up(cell: &LockCell<(u64, u64)>, rounds: u64) -> usize {
         torn += usize::from(pair.1 != pair.0 * 3);
         pair.0 += 1;
         if round % 100 == 0 {
-            // This sleep is long enough for the other threads to stop spinning and sleep as well.
+            // During this sleep, the other threads stop spinning and sleep until the lock is free.
             std::thread::sleep(Duration::from_micros(100));
         } else if round % 10 == 0 {
             std::thread::yield_now();

@@ -24,7 +24,7 @@ fn reservations_are_aligned_empty_and_given_back() {
     let huge = Mapping::reserve(1 << 40, 2 << 20).unwrap();
     write(huge.end() - 8, 7);
     assert_eq!(read(huge.end() - 8), 7);
-    // Other tests map memory at the same time. They map too little to reach the middle of this range.
+    // Other tests may map memory in this range as soon as it is unmapped. They map too little to reach its middle.
     let middle = huge.addr() + huge.len() / 2;
     let mut byte = [1];
     assert_eq!(foreign(middle, &mut byte), Ok(()));
@@ -48,14 +48,14 @@ fn two_views_of_a_memfd_share_and_a_hole_reads_zero() {
     let whole = Mapping::shared(&object, 0, 4 * page).unwrap();
     let part = Mapping::shared(&object, page as u64, page).unwrap();
     fill(whole.addr(), 4 * page, 2);
-    // SAFETY: both mappings are the test's own.
+    // SAFETY: both mappings belong to this test, so no other code relies on their contents.
     assert!(unsafe { copy::equal(part.as_ptr(), whole.as_ptr().add(page), page) });
     map::punch_hole(&object, page as u64, page as u64).unwrap();
     check_zero(part.addr(), page);
     check_zero(whole.addr() + page, page);
     assert_ne!(read(whole.addr()), 0);
     assert_ne!(read(whole.addr() + 2 * page), 0);
-    // SAFETY: the mapping is the test's own.
+    // SAFETY: the mapping belongs to this test, so no other code relies on its contents.
     unsafe { map::advise(whole.addr(), page, Advice::Remove) }.unwrap();
     check_zero(whole.addr(), page);
 }
@@ -65,7 +65,8 @@ fn copies_zeroes_and_comparisons_touch_their_range_only() {
     let page = page_size();
     let (a, b) = (near(2 * page, 3), near(2 * page, 4));
     let (edge, len) = (24, page);
-    // SAFETY: both mappings are the test's own, and longer than the copied bytes.
+    // SAFETY: both mappings belong to this test and are longer than the copied bytes, so every access stays inside
+    // them.
     unsafe {
         let (source, target) = (a.as_ptr().cast_const().add(edge), b.as_ptr().add(edge));
         assert!(!copy::equal(source, target, len));
@@ -85,12 +86,12 @@ fn foreign_reads_see_behind_prot_none() {
     let page = page_size();
     let memory = near(2 * page, 5);
     let expected: Vec<u8> = (0..2 * page / 8).flat_map(|i| read(memory.addr() + i * 8).to_ne_bytes()).collect();
-    // SAFETY: the mapping is the test's own.
+    // SAFETY: the mapping belongs to this test, so no other code relies on its contents.
     unsafe { map::protect(memory.addr(), 2 * page, Prot::NONE) }.unwrap();
     let mut seen = vec![0; 2 * page];
     foreign(memory.addr(), &mut seen).unwrap();
     assert_eq!(seen, expected);
-    // SAFETY: the mapping is the test's own.
+    // SAFETY: the mapping belongs to this test, so no other code relies on its contents.
     unsafe { map::protect(memory.addr(), 2 * page, Prot::READ) }.unwrap();
     check(memory.addr(), 2 * page, 5);
 }
@@ -99,7 +100,7 @@ fn foreign_reads_see_behind_prot_none() {
 fn replaced_and_advised_ranges_lose_their_pages() {
     let page = page_size();
     let memory = near(4 * page, 6);
-    // SAFETY: the mapping is the test's own.
+    // SAFETY: the mapping belongs to this test, so no other code relies on its contents.
     unsafe {
         map::replace_with_none(memory.addr() + page, page).unwrap();
         map::advise(memory.addr() + 2 * page, page, Advice::DontNeed).unwrap();
@@ -118,7 +119,7 @@ fn replaced_and_advised_ranges_lose_their_pages() {
 #[test]
 fn populated_memory_is_present_before_the_first_touch() {
     let memory = Mapping::reserve(64 << 10, page_size()).unwrap();
-    // SAFETY: the mapping is the test's own.
+    // SAFETY: the mapping belongs to this test, so no other code relies on its contents.
     match unsafe { map::advise(memory.addr(), memory.len(), Advice::PopulateWrite) } {
         Err(errno) if errno.0 == libc::EINVAL => println!("skipped: no MADV_POPULATE_WRITE"),
         result => {

@@ -16,8 +16,8 @@ fn page_list(regions: &[Region], base: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Makes a region under asynchronous write protection. COPY has installed the pages of `present`, and the rest is
-/// missing.
+/// Makes a region of `pages` pages under asynchronous write protection. Installs the pages with the numbers in
+/// `present` by COPY. The other pages are missing.
 fn protected(uffd: &Uffd, pages: usize, present: std::ops::Range<usize>) -> Mapping {
     let page = page_size();
     let far = far(uffd, pages * page, MISSING_WP);
@@ -25,7 +25,7 @@ fn protected(uffd: &Uffd, pages: usize, present: std::ops::Range<usize>) -> Mapp
     let mode = CopyMode { wp: true, dontwake: false };
     for index in present {
         let (dst, src) = (far.addr() + index * page, source.addr() + index * page);
-        // SAFETY: both mappings are the test's own.
+        // SAFETY: both mappings belong to this test, so no other code relies on their contents.
         assert!(unsafe { uffd.copy(dst, src, page, mode) }.is_ok());
     }
     far
@@ -80,8 +80,8 @@ fn a_full_output_tells_where_to_go_on() {
     assert_eq!(found, [0, 2, 4, 6]);
 }
 
-/// The scan must not take the kernel's fast path, which marks missing pages as written and protects them. After that,
-/// MOVE finds the marker in the place of the page and fails with EEXIST.
+/// Checks that a scan leaves no markers in the places of missing pages. The kernel's fast path would leave such
+/// markers, and a later MOVE to these places would fail with EEXIST.
 #[test]
 fn scanning_leaves_missing_pages_free_for_move() {
     let features = features();
@@ -95,7 +95,7 @@ fn scanning_leaves_missing_pages_free_for_move() {
     let scan = pagemap.scan_written(far.addr(), far.end(), true, &mut out).unwrap();
     assert_eq!(scan.regions, 0);
     let dst = far.addr() + 3 * page_size();
-    // SAFETY: both mappings are the test's own.
+    // SAFETY: both mappings belong to this test, so no other code relies on their contents.
     let moved = unsafe { uffd.move_pages(dst, frame.addr(), page_size(), MoveMode::default()) };
     assert!(moved.is_ok(), "{moved:?}");
     check(dst, page_size(), 3);

@@ -21,7 +21,8 @@ static READS: AtomicUsize = AtomicUsize::new(0);
 static WRITES: AtomicUsize = AtomicUsize::new(0);
 
 fn resolve(fault: FaultInfo) -> Verdict {
-    // SAFETY: the address is that of this thread's errno. The handler that calls this function must restore errno.
+    // The signal handler that calls this function must restore errno.
+    // SAFETY: `__errno_location` returns the address of this thread's errno, which is always writable.
     unsafe { *libc::__errno_location() = libc::EDOM };
     let Some(pager) = PAGER.get() else {
         return Verdict::NotOurs;
@@ -33,7 +34,7 @@ fn resolve(fault: FaultInfo) -> Verdict {
     let counter = if fault.write == Some(true) { &WRITES } else { &READS };
     counter.fetch_add(1, Ordering::Relaxed);
     let src = pager.near.addr() + (addr - pager.far.addr());
-    // SAFETY: both mappings are the test's own.
+    // SAFETY: both mappings belong to this test, so no other code relies on their contents.
     let copied = unsafe { pager.uffd.copy(addr, src, page_size(), CopyMode::default()) };
     match copied.errno {
         // With EEXIST, another thread has already installed the page.
@@ -55,11 +56,11 @@ fn faults_resolve_in_the_faulting_thread() {
     assert!(signal::is_installed(libc::SIGBUS));
     assert!(!signal::is_installed(libc::SIGSEGV));
 
-    // The access below faults, and errno must be unchanged after it.
-    // SAFETY: the address is that of this thread's errno.
+    // The read below faults. After the read, errno must be unchanged.
+    // SAFETY: `__errno_location` returns the address of this thread's errno, which is always accessible.
     unsafe { *libc::__errno_location() = 1234 };
     let value = read(addr + 8);
-    // SAFETY: the address is that of this thread's errno.
+    // SAFETY: `__errno_location` returns the address of this thread's errno, which is always accessible.
     assert_eq!(unsafe { *libc::__errno_location() }, 1234);
     assert_eq!(value, read(PAGER.get().unwrap().near.addr() + 8));
     assert_eq!((READS.load(Ordering::Relaxed), WRITES.load(Ordering::Relaxed)), (1, 0));

@@ -23,7 +23,7 @@ fn open_page(fault: FaultInfo) -> Verdict {
         Some(true) | None => (&WRITES, Prot::READ_WRITE),
     };
     counter.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: the mapping is the test's own.
+    // SAFETY: the mapping belongs to this test, so no other code relies on its contents.
     match unsafe { map::protect(addr, page_size(), prot) } {
         Ok(()) => Verdict::Handled,
         Err(_) => Verdict::NotOurs,
@@ -44,7 +44,7 @@ fn protected_pages_open_on_touch() {
     START.store(memory.addr(), Ordering::Relaxed);
     END.store(memory.end(), Ordering::Relaxed);
     signal::install(libc::SIGSEGV, open_page).unwrap();
-    // SAFETY: the mapping is the test's own.
+    // SAFETY: the mapping belongs to this test, so no other code relies on its contents.
     unsafe { map::protect(memory.addr(), memory.len(), Prot::NONE) }.unwrap();
     check(memory.addr(), 2 * page, 1);
     let traps = || (READS.load(Ordering::Relaxed), WRITES.load(Ordering::Relaxed));
@@ -64,8 +64,8 @@ fn protected_pages_open_on_touch() {
     assert_eq!(signal::install(libc::SIGTERM, open_page), Err(SignalError::NotAFaultSignal(15)));
     {
         let _outer = SignalMask::block_all();
-        // SIGKILL and SIGSTOP cannot be blocked. `SignalMask` leaves 32 and 33 to the C library, which uses them
-        // itself.
+        // These signals are never blocked. SIGKILL and SIGSTOP cannot be blocked. `SignalMask` does not block signals
+        // 32 and 33, because the C library uses them.
         let passing = [libc::SIGKILL, libc::SIGSTOP, 32, 33].map(|signal| 1u64 << (signal - 1)).iter().sum::<u64>();
         assert_eq!(blocked_mask(), !passing);
         drop(SignalMask::block_all());

@@ -1,5 +1,5 @@
 //! Tests of threads: the CPUs on which they run, and their number. There is only one test function, because it counts
-//! all threads of the process.
+//! all threads of the process. A second test would run in a further thread and change the count.
 
 use hanare_sys::thread;
 use std::sync::mpsc;
@@ -50,7 +50,7 @@ fn threads_are_counted_placed_and_named() {
     pinned.join().unwrap();
     let (gone, watch, bits, allowed) = receiver.recv().unwrap();
     assert_eq!(bits, allowed);
-    // The kernel lets `join` return a moment before the thread disappears from /proc.
+    // `join` may return a short time before the thread disappears from /proc, so the test waits.
     let start = Instant::now();
     while thread::cpu_of(gone).is_some() || watch.cpu().is_some() {
         assert!(start.elapsed() < Duration::from_secs(20), "a thread that has ended is still there");
@@ -60,8 +60,8 @@ fn threads_are_counted_placed_and_named() {
     ways_to_run();
 }
 
-/// Checks the scheduling policies. The test function above calls this, because a second test would add threads to its
-/// count.
+/// Checks the scheduling policies. The test above calls this function. If this function were a test, it would run in a
+/// further thread, and the test above would count this thread.
 fn ways_to_run() {
     std::thread::spawn(|| {
         // SAFETY: the call takes and returns only integers. 0 stands for the calling thread.
@@ -71,7 +71,7 @@ fn ways_to_run() {
         assert!(thread::set_patient());
         assert_eq!(policy(), libc::SCHED_BATCH);
         assert!(!thread::set_patient(), "it has another way to run already");
-        // The thread with SCHED_BATCH starts a thread, which inherits this policy and must be able to leave it.
+        // A new thread inherits SCHED_BATCH from this one. The new thread must be able to return to SCHED_OTHER.
         std::thread::spawn(move || {
             assert!(thread::set_prompt());
             // SAFETY: the call takes and returns only integers. 0 stands for the calling thread.

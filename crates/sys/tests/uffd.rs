@@ -1,4 +1,4 @@
-//! Tests of userfaultfd on the real kernel. They check every request by the memory contents after it.
+//! Tests of userfaultfd on the real kernel. After every request, they check the contents of the memory.
 
 mod common;
 
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 const HUGE: usize = 2 << 20;
 
-/// Runs `touch` in a new thread. The thread sends its id first, and sends the result of `touch` when the access has
-/// returned.
+/// Runs `touch`, which accesses memory, in a new thread. The thread first sends its id to the returned receiver. When
+/// `touch` has returned, the thread sends its result.
 fn toucher(touch: impl FnOnce() -> u64 + Send + 'static) -> mpsc::Receiver<u64> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
@@ -40,7 +40,7 @@ fn a_missing_touch_sleeps_until_copy_brings_the_page() {
     let events = next_events(&uffd);
     assert_eq!(events, [Event::Fault { addr, write: false, wp: false, minor: false, tid }]);
     assert!(reply.try_recv().is_err(), "the touch must still sleep");
-    // SAFETY: both mappings are the test's own.
+    // SAFETY: both mappings belong to this test, so no other code relies on their contents.
     let copied = unsafe { uffd.copy(addr, near.addr(), page, CopyMode::default()) };
     assert_eq!(copied, done(page));
     assert_eq!(reply.recv_timeout(PATIENCE).unwrap(), read(near.addr() + 64));
@@ -56,7 +56,7 @@ fn a_page_copied_write_protected_traps_the_first_write_only() {
     let page = page_size();
     let (far, near) = (far(&uffd, page, MISSING_WP), near(page, 2));
     let addr = far.addr();
-    // SAFETY: both mappings are the test's own.
+    // SAFETY: both mappings belong to this test, so no other code relies on their contents.
     let copied = unsafe { uffd.copy(addr, near.addr(), page, CopyMode { wp: true, dontwake: true }) };
     assert_eq!(copied, done(page));
     check(addr, page, 2);
@@ -91,7 +91,7 @@ fn dontwake_leaves_the_thread_asleep_until_wake() {
     reply.recv_timeout(PATIENCE).unwrap();
     let fault = Event::Fault { addr, write: true, wp: false, minor: false, tid: 0 };
     assert_eq!(next_events(&uffd), [fault]);
-    // SAFETY: both mappings are the test's own.
+    // SAFETY: both mappings belong to this test, so no other code relies on their contents.
     let copied = unsafe { uffd.copy(addr, near.addr(), page, CopyMode { wp: false, dontwake: true }) };
     assert_eq!(copied, done(page));
     assert!(reply.recv_timeout(Duration::from_millis(50)).is_err(), "dontwake must not wake");
@@ -108,7 +108,7 @@ fn a_copy_that_meets_a_present_page_tells_how_far_it_came() {
     let page = page_size();
     let (far, near) = (far(&uffd, 4 * page, MISSING), near(4 * page, 4));
     let copy = |first: usize, pages: usize| {
-        // SAFETY: both mappings are the test's own.
+        // SAFETY: both mappings belong to this test, so no other code relies on their contents.
         unsafe {
             let (dst, src) = (far.addr() + first * page, near.addr() + first * page);
             uffd.copy(dst, src, pages * page, CopyMode::default())
@@ -130,7 +130,7 @@ fn zeropage_gives_zeroes() {
     let uffd = Uffd::open(features.access, 0).unwrap();
     let len = 3 * page_size();
     let far = far(&uffd, len, MISSING);
-    // SAFETY: the mapping is the test's own.
+    // SAFETY: the mapping belongs to this test, so no other code relies on its contents.
     assert_eq!(unsafe { uffd.zeropage(far.addr(), len, false) }, done(len));
     check_zero(far.addr(), len);
     fill(far.addr(), len, 5);
@@ -145,7 +145,7 @@ fn moves_in_and_out(len: usize) {
     let frame = far_frame(&uffd, len);
     fill(frame.addr(), len, 6);
     let shift = |dst: &Mapping, src: &Mapping| {
-        // SAFETY: both mappings are the test's own.
+        // SAFETY: both mappings belong to this test, so no other code relies on their contents.
         unsafe { uffd.move_pages(dst.addr(), src.addr(), len, MoveMode::default()) }
     };
     assert_eq!(shift(&far, &frame), done(len));
@@ -163,8 +163,8 @@ fn moves_in_and_out(len: usize) {
     check(frame.addr(), len, 7);
 }
 
-/// Makes a range to move pages into and out of. The range is registered too, because MOVE needs a registered
-/// destination.
+/// Makes a range from which and to which pages are moved. The range is registered, because the destination of MOVE must
+/// be registered.
 fn far_frame(uffd: &Uffd, len: usize) -> Mapping {
     let frame = Mapping::reserve(len, page_size()).unwrap();
     uffd.register(frame.addr(), len, WP).unwrap();
@@ -191,7 +191,7 @@ fn a_move_skips_holes_when_told_to() {
     let frame = far_frame(&uffd, 2 * page);
     fill(frame.addr() + page, page, 8);
     let mode = MoveMode { dontwake: false, allow_src_holes: true };
-    // SAFETY: both mappings are the test's own.
+    // SAFETY: both mappings belong to this test, so no other code relies on their contents.
     let moved = unsafe { uffd.move_pages(far.addr(), frame.addr(), 2 * page, mode) };
     assert_eq!(moved, done(2 * page));
     assert_eq!(present_pages(far.addr(), page).unwrap(), 0);
@@ -215,7 +215,7 @@ fn a_huge_page_moves_whole_in_and_out() {
     fill(frame.addr(), HUGE, 9);
     need!(huge_kib(frame.addr()) == HUGE >> 10, "huge page to give at this moment");
     let shift = |dst: &Mapping, src: &Mapping| {
-        // SAFETY: both mappings are the test's own.
+        // SAFETY: both mappings belong to this test, so no other code relies on their contents.
         unsafe { uffd.move_pages(dst.addr(), src.addr(), HUGE, MoveMode::default()) }
     };
     assert_eq!(shift(&far, &frame), done(HUGE));
@@ -275,14 +275,16 @@ fn a_shared_page_continued_protected_traps_its_first_write_and_again_after_it_wa
         assert_eq!(next_events(&uffd), [Event::Fault { addr, write: true, wp: true, minor: false, tid: 0 }]);
         uffd.write_protect(addr, page, false, false).unwrap();
         reply.recv_timeout(PATIENCE).unwrap();
-        // SAFETY: the memory is the test's own and no reference points to it. The shared object keeps its bytes.
+        // SAFETY: the mapping belongs to this test, and no reference points into it. Only the mapping loses its pages;
+        // the shared object keeps its bytes.
         unsafe { map::advise(addr, page, map::Advice::DontNeed) }.unwrap();
         let reply = toucher(move || read(addr));
         reply.recv_timeout(PATIENCE).unwrap();
         assert_eq!(next_events(&uffd), [Event::Fault { addr, write: false, wp: false, minor: true, tid: 0 }]);
         assert_eq!(uffd.continue_protected(addr, page), done(page));
         assert_eq!(reply.recv_timeout(PATIENCE).unwrap(), read(filler.addr()));
-        // SAFETY: the memory is the test's own and no reference points to it. The shared object keeps its bytes.
+        // SAFETY: the mapping belongs to this test, and no reference points into it. Only the mapping loses its pages;
+        // the shared object keeps its bytes.
         unsafe { map::advise(addr, page, map::Advice::DontNeed) }.unwrap();
     }
 }
@@ -296,7 +298,7 @@ fn dropped_and_unmapped_ranges_are_reported() {
     let page = page_size();
     let far = far(&uffd, 4 * page, MISSING);
     let (start, end) = (far.addr() + page, far.addr() + 3 * page);
-    // SAFETY: the mapping is the test's own.
+    // SAFETY: the mapping belongs to this test, so no other code relies on its contents.
     let dropper = std::thread::spawn(move || unsafe { map::advise(start, end - start, Advice::DontNeed) });
     assert_eq!(next_events(&uffd), [Event::Remove { start, end }]);
     dropper.join().unwrap().unwrap();
@@ -325,7 +327,7 @@ fn wait_tells_events_from_the_other_descriptor() {
     reply.recv_timeout(PATIENCE).unwrap();
     assert!(uffd.wait(None, Some(PATIENCE)).unwrap().events);
     next_events(&uffd);
-    // SAFETY: both mappings are the test's own.
+    // SAFETY: both mappings belong to this test, so no other code relies on their contents.
     assert!(unsafe { uffd.copy(addr, near.addr(), page, CopyMode::default()) }.is_ok());
     assert_eq!(reply.recv_timeout(PATIENCE).unwrap(), read(near.addr()));
 }

@@ -1,8 +1,8 @@
-//! The same-host link: the session's slots lie in files that the server passes to the client.
+//! The same-host link. The server stores the pages of a session in slots of equal size. The slots lie in files that the
+//! server passes to the client.
 //!
-//! The client copies a page to or from its slot without a request and without waking the server. It asks the server
-//! only to grant slots or to take slots back, in large runs. The client itself keeps the table that maps pages to
-//! slots.
+//! The client copies a page to or from its slot by itself, without a request. It sends requests only to get slots or to
+//! return slots, many at a time. The client keeps the table that maps pages to slots.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -20,21 +20,23 @@ use crate::socket::{Progress, Socket};
 /// Bit in the `code` of an ATTACHED frame. It says that the frame carries a third file, the spill file.
 pub const ATTACHED_SPILL: u32 = 1;
 
-/// A same-host session's files and its control connection. The server takes back all of the session's memory when this
-/// value is dropped or the client's process dies.
+/// A same-host session's files and its control connection. When this value is dropped or the client's process dies, the
+/// server frees all memory of the session.
 #[derive(Debug)]
 pub struct Attachment {
-    /// The file of the slots in memory. Its size is sealed at the server's whole memory limit, so that a client maps it
-    /// only once. The client may use only granted slots.
+    /// The file of the slots in memory. Its fixed size is the server's whole memory limit, so a client can map it once
+    /// for all later slots. The client may use only slots that the server has granted.
     pub memfd: OwnedFd,
-    /// The file of the slots on disk. `None` if the server has no spill directory. The client must read and write the
-    /// file with system calls instead of mapping it, because the file grows.
+    /// The spill file, which holds the slots on disk. `None` if the server has no spill directory. The file grows, so
+    /// the client must not map it. It reads and writes the file with system calls.
     pub spill: Option<OwnedFd>,
-    /// A socket for [`Attachment::open_through`], which opens further links to this server without the server's path.
+    /// The server's door: a socket through which [`Attachment::open_through`] opens further links without the server's
+    /// path.
     pub door: OwnedFd,
     /// Size of one slot, in bytes.
     pub slot_size: u32,
-    /// Bytes that the server could hold for this session when it answered, in memory and spill file together.
+    /// The number of bytes that the server could hold for this session when the session was opened, in memory and spill
+    /// file together.
     pub capacity_bytes: u64,
     /// How many more bytes the server could grant, as of its last answer.
     pub capacity_left_bytes: u64,
@@ -56,15 +58,15 @@ impl Attachment {
         Attachment::begin(By::Path(path), slot_size, None)
     }
 
-    /// Opens a same-host session with the server that handed out this [door](Self::door). This works even if this
+    /// Opens a same-host session with the server to which this [door](Self::door) belongs. This works even if this
     /// process cannot reach the server's path, for example in another mount namespace or as another user.
     pub fn open_through(door: BorrowedFd<'_>, slot_size: u32) -> Result<Attachment, LinkError> {
         Attachment::begin(By::Door(door), slot_size, None)
     }
 
     /// Opens a new same-host session on the files of this session. Every slot granted to this session is granted to the
-    /// new session too. Both sessions may read these slots, and neither session may write to them. A slot is free when
-    /// both sessions have given it back.
+    /// new session too. Both sessions may read these slots, and neither session may write to them. The server frees a
+    /// slot when both sessions have given it back.
     pub fn open_clone(&self) -> Result<Attachment, LinkError> {
         Attachment::begin(By::Door(self.door.as_fd()), self.slot_size, Some(self.identity))
     }
@@ -80,7 +82,8 @@ impl Attachment {
             join: clone_of,
             clone: clone_of.is_some(),
             key: None,
-            // On a loaded machine, a server may wait for a CPU for longer than the default timeouts.
+            // These timeouts are longer than the defaults, because a server on a loaded machine may have to wait a long
+            // time for a CPU.
             connect_timeout: SILENT_SAME_HOST,
             silent_timeout: SILENT_SAME_HOST,
         };
@@ -114,9 +117,9 @@ impl Attachment {
     }
 
     /// Asks for `n_slots` more slots and waits for the answer. The returned runs hold from one to `n_slots` slots
-    /// together. They hold fewer slots if the server has fewer free slots, or if one frame cannot carry enough of the
-    /// server's free runs. Fails with [`LinkError::Full`] when no slot is left. Granted slots read as zeroes until they
-    /// are written.
+    /// together. They hold fewer than `n_slots` if the server has fewer free slots, or if the free slots form more runs
+    /// than fit into one frame. Fails with [`LinkError::Full`] if the server has no free slot, and with
+    /// [`LinkError::OverQuota`] if the session's quota is used up. Granted slots read as zeroes until they are written.
     pub fn grant(&mut self, n_slots: u32) -> Result<Vec<Grant>, LinkError> {
         let mut runs = [Grant { place: Place::Memory, first_slot: 0, count: 0 }; GRANT_RUNS_MAX];
         let count = self.grant_into(n_slots, &mut runs)?;
@@ -139,7 +142,7 @@ impl Attachment {
     }
 
     /// Gives back at most [`GRANT_RUNS_MAX`] runs of granted slots and waits for the server's answer. The bytes of
-    /// these slots are lost unless a clone of the session holds them too. Does not allocate.
+    /// these slots are lost, except those of slots that a clone of the session still holds. Does not allocate.
     pub fn give_back_runs(&mut self, runs: &[Grant]) -> Result<(), LinkError> {
         let mut payload = [0; GRANT_RUNS_MAX * GRANT_BYTES];
         if runs.is_empty() || runs.len() > GRANT_RUNS_MAX {
@@ -176,8 +179,8 @@ impl Attachment {
         self.tag += 1;
         send_control(&self.control, request, self.tag, payload)?;
         let mut progress = Progress::of(&self.control);
-        // The loop receives the header only. `server_error` receives the text of an ERROR into its own buffer, because
-        // `into` may be too small for the text.
+        // The loop receives only the header. If the answer is an ERROR, `into` may be too small for its text. So
+        // `server_error` receives the text into its own buffer.
         let header = loop {
             if let Some(header) = self.inbox.header()? {
                 break header;
@@ -205,7 +208,7 @@ impl Attachment {
 }
 
 impl AsFd for Attachment {
-    /// Returns the control connection. It becomes readable when the server closes it or dies.
+    /// Returns the control connection. The descriptor becomes readable when the server closes the connection or dies.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.control.as_fd()
     }

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 static KEEPER: OnceLock<fn(OwnedFd) -> OwnedFd> = OnceLock::new();
 
 /// Sets a function that receives the descriptor of every new connection, and returns the descriptor to use in its
-/// place. `keeper` can protect connections from a program that closes descriptors it does not know. Only the first call
-/// has an effect.
+/// place. Some programs close descriptors that they did not open. `keeper` can protect the connections from this. Only
+/// the first call has an effect.
 pub fn keep_descriptors_by(keeper: fn(OwnedFd) -> OwnedFd) {
     KEEPER.get_or_init(|| keeper);
 }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The TCP port of an address that names no port.
+/// The TCP port that is used if an address contains no port.
 pub const DEFAULT_PORT: u16 = 7441;
 
 /// An address of a memory server: `host:port`, `host`, `[v6]:port`, or the path of an AF_UNIX socket. A path is written
@@ -18,7 +18,7 @@ pub enum Endpoint {
     Unix(PathBuf),
 }
 
-/// The error of a text that is no server address.
+/// The error for a text that is not a valid server address.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("\"{text}\" is not a server address ({why}); write HOST:PORT, HOST, [IPV6]:PORT or a socket's path")]
 pub struct EndpointError {
@@ -45,7 +45,8 @@ impl FromStr for Endpoint {
             Err(why) => return refuse(why),
         };
         if host == "unix" {
-            // The printed address `unix:PORT` would be read back as the path of a socket.
+            // A host named `unix` is refused. Its printed address `unix:PORT` would later be parsed as the path of a
+            // socket.
             return refuse("'unix:' begins the path of a socket");
         }
         match port.map(u16::from_str) {
@@ -88,8 +89,8 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// Checks whether bytes sent to this endpoint stay on this host. They do if it is an AF_UNIX path, or a name that
-    /// resolves to loopback addresses only.
+    /// Checks whether bytes sent to this endpoint stay on this host. This is so for an AF_UNIX path, and for a host
+    /// that resolves only to loopback addresses.
     pub fn is_local(&self) -> bool {
         match self {
             Endpoint::Unix(_) => true,

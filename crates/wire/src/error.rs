@@ -4,7 +4,8 @@ use std::io;
 
 use crate::limits::TEXT_MAX;
 
-/// A short text stored in the value itself, so that an error on the fault path needs no allocation.
+/// A short text that is stored in the value itself, not on the heap. So making an error on the fault path allocates
+/// nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Text {
     length: u8,
@@ -12,7 +13,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// Makes a text from the longest prefix of `text` that fits and ends at a character boundary.
+    /// Makes a text from `text`, cut at a character boundary to at most [`TEXT_MAX`] bytes.
     pub fn new(text: &str) -> Text {
         let mut length = text.len().min(TEXT_MAX);
         while !text.is_char_boundary(length) {
@@ -32,7 +33,7 @@ impl Text {
             Err(e) => std::str::from_utf8(&raw[..e.valid_up_to()]).unwrap_or(""),
         };
         let mut text = Text::new(valid);
-        // Control characters beyond ASCII are replaced too, because terminals obey some of them.
+        // Control characters outside ASCII are replaced too, because terminals act on some of them.
         for (at, control) in valid.char_indices().filter(|(_, c)| c.is_control()) {
             text.bytes[at..at + control.len_utf8()].fill(b'?');
         }
@@ -61,9 +62,10 @@ impl std::fmt::Debug for Text {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ErrorCode {
-    /// The session never wrote part of the range, or wrote it to another server.
+    /// The server does not hold the whole range. The session never wrote part of it, or wrote that part to another
+    /// server.
     NotHeld = 1,
-    /// Memory and spill file are used up.
+    /// The server's memory and its spill file are full.
     Full = 2,
     /// The range is unaligned, empty, too long or beyond 64 bits.
     BadRange = 3,
@@ -104,7 +106,7 @@ impl std::fmt::Display for ErrorCode {
     }
 }
 
-/// A link's failure. The variants that can occur on the fault path are made without allocating.
+/// The reasons why a link failed. Making a variant that can occur on the fault path allocates nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
@@ -142,7 +144,7 @@ pub enum LinkError {
         /// What was wrong with the bytes.
         what: &'static str,
     },
-    /// A transfer made no progress for too long, in either direction.
+    /// The peer neither sent nor accepted a byte for too long during a transfer.
     #[error("the memory server has been silent for {seconds} s; check that it still runs and the network to it")]
     Silent {
         /// How long this side waited, in seconds.

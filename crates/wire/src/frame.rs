@@ -1,7 +1,7 @@
 //! The format of a frame: a little-endian header of 40 bytes, then the payload that the frame's kind allows.
 //!
-//! `docs/wire-format.md` describes the format. A header decodes only if every field is valid for its kind. So the
-//! receiver knows that the payload's length is within the limits before it allocates space for the payload.
+//! `docs/wire-format.md` describes the format. If the length of the payload exceeds the limit of the frame's kind, the
+//! header does not decode. So the receiver never allocates too much space for a payload.
 
 use crate::error::LinkError;
 use crate::limits::{BETWEEN_RANKS_MAX, CONTROL_MAX, DISCARD_MAX, RANGE_MAX, REASON_MAX, TEXT_MAX, range_is_valid};
@@ -18,7 +18,7 @@ pub(crate) const KIND_AT: usize = 6;
 pub const FLAG_PAYLOAD_CRC: u8 = 1;
 const FLAGS_KNOWN: u8 = FLAG_PAYLOAD_CRC;
 
-/// The kind of a frame: which side sends it, and what it means.
+/// The kind of a frame. Each comment says which side sends the frame, and what the frame means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -40,7 +40,7 @@ pub enum Kind {
     Write = 18,
     /// From the server: a WRITE, DISCARD or RETURN has succeeded.
     Done = 19,
-    /// From the client: a range is no longer needed.
+    /// From the client: the server may forget the bytes of a range.
     Discard = 20,
     /// From the server: the request with this tag has failed.
     Error = 21,
@@ -70,15 +70,16 @@ pub enum Kind {
     BetweenRanks = 64,
 }
 
-/// What follows the header of a frame, and what the header's `length` means.
+/// Whether a frame of some kind has a payload, and what the header's `length` and `offset` mean.
 enum Shape {
     /// No payload, and `length` is zero.
     Bare,
     /// A payload of `length` bytes, at most the given number.
     Payload(usize),
-    /// A payload of `length` bytes, which is the range at `offset`.
+    /// A payload of `length` bytes: the contents of the range at `offset`.
     Range,
-    /// No payload. The frame names the range of `length` bytes at `offset`, at most the given number of bytes long.
+    /// No payload. The frame is about the range of `length` bytes at `offset`. The range has at most the given number
+    /// of bytes.
     Names(u32),
 }
 
@@ -138,7 +139,8 @@ impl Kind {
     }
 }
 
-/// A frame's header. The codec adds and removes `magic`, `version` and the header's own checksum.
+/// A frame's header. The struct lacks the magic, the version and the header's own checksum: [`Header::encode`] adds
+/// them, and [`Header::decode`] checks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The kind of the frame.
@@ -147,9 +149,9 @@ pub struct Header {
     pub flags: u8,
     /// The number that the client chose for this request. The answer repeats it.
     pub tag: u64,
-    /// Offset of the range in far space, in bytes, for kinds that name or carry a range. In DONE, PONG and GRANT: how
-    /// many more bytes the server could hold for this session. In SESSIONS: the number of the last session that the
-    /// client knows. Zero in all other kinds.
+    /// For kinds about a range: the offset of the range in the session's far space (the bytes that the server stores),
+    /// in bytes. In DONE, PONG and GRANT: how many more bytes the server could hold for this session. In SESSIONS: the
+    /// number of the last session that the client knows. Zero in all other kinds.
     pub offset: u64,
     /// Bytes of the range for READ and DISCARD, bytes of payload for all other kinds.
     pub length: u32,
@@ -160,7 +162,7 @@ pub struct Header {
     pub code: u32,
 }
 
-/// Why bytes are not a header.
+/// The reasons why bytes are not a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The bytes belong to another protocol.
@@ -175,7 +177,7 @@ pub enum FrameError {
     /// No kind has this number.
     #[error("kind {0} is unknown")]
     Kind(u8),
-    /// A field is impossible for this kind.
+    /// A field has a value that is impossible for the frame's kind.
     #[error("{0}")]
     Field(&'static str),
 }
@@ -193,7 +195,7 @@ impl From<FrameError> for LinkError {
 }
 
 impl Header {
-    /// Returns the header of a frame without payload, range or code.
+    /// Returns the header of a frame that has no payload, no range and no code.
     pub fn bare(kind: Kind, tag: u64) -> Header {
         Header { kind, flags: 0, tag, offset: 0, length: 0, payload_crc: 0, code: 0 }
     }
@@ -233,7 +235,8 @@ impl Header {
         bytes
     }
 
-    /// Decodes a header and checks every field.
+    /// Decodes a header. Checks the magic, the version, the checksum, the kind, the flags and the length. The range of
+    /// a READ or DISCARD is not checked here.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FrameError> {
         Header::check_beginning(bytes)?;
         if crc32fast::hash(&bytes[..36]) != u32_at(bytes, 36) {
@@ -252,8 +255,8 @@ impl Header {
         Ok(header)
     }
 
-    /// Checks the magic and the version of a header, as far as they are in `bytes`. So a connection of another protocol
-    /// fails before the rest of the header arrives.
+    /// Checks the magic and the version at the beginning of a header. If `bytes` is shorter, checks only the part that
+    /// is there. So a peer that speaks another protocol is recognised before a whole header arrives.
     pub fn check_beginning(bytes: &[u8]) -> Result<(), FrameError> {
         let n = bytes.len().min(4);
         if bytes[..n] != MAGIC[..n] {
@@ -275,8 +278,8 @@ impl Header {
             Shape::Bare => self.length == 0,
             Shape::Payload(max) => self.length as usize <= max,
             Shape::Range => range_is_valid(self.offset, self.length, RANGE_MAX),
-            // The server checks the range of a request later. It answers an invalid range with an ERROR, and the
-            // connection goes on.
+            // The server checks the range of a READ or DISCARD later. If the range is invalid, the server answers with
+            // an ERROR and keeps the connection.
             Shape::Names(_) => true,
         };
         if fits { Ok(()) } else { Err(FrameError::Field("a frame with an impossible length or offset")) }

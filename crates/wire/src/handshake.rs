@@ -24,11 +24,11 @@ use crate::limits::CONTROL_MAX;
 use crate::payload::{Hello, NONCE_BYTES, Role, TOKEN_BYTES, Welcome};
 use crate::socket::{Progress, Socket};
 
-/// First input of the client's proof of the key. It makes the proof differ from the server's proof. The other inputs
-/// are the HELLO and the server's nonce.
+/// The first input of the client's proof that it holds the key. It makes the client's proof differ from the server's.
+/// The other inputs of both proofs are the HELLO and the server's nonce.
 pub const CLIENT_PROOF: &[u8] = b"hanare client 1";
-/// First input of the server's proof of the key. It makes the proof differ from the client's proof. The other inputs
-/// are the HELLO and the server's nonce.
+/// The first input of the server's proof that it holds the key. It makes the server's proof differ from the client's.
+/// The other inputs of both proofs are the HELLO and the server's nonce.
 pub const SERVER_PROOF: &[u8] = b"hanare server 1";
 
 /// A connection that the server has welcomed.
@@ -38,7 +38,7 @@ pub(crate) struct Welcomed {
     pub(crate) welcome: Welcome,
 }
 
-/// What a client asks for in its HELLO.
+/// The options of a connection: the requests in the client's HELLO, the key, and two timeouts.
 pub(crate) struct ConnectOptions<'a> {
     pub(crate) role: Role,
     pub(crate) slot_size: u32,
@@ -55,8 +55,8 @@ pub(crate) struct ConnectOptions<'a> {
 /// Returns random bytes from the system.
 pub fn random<const N: usize>() -> Result<[u8; N], LinkError> {
     let mut bytes = [0; N];
-    // `getrandom` waits until the kernel's random number generator is ready. It then fills a request of up to 256 bytes
-    // completely.
+    // `getrandom` waits until the kernel's random number generator is ready. It then returns all requested bytes, if at
+    // most 256 are requested.
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
         Ok(n) if n == N => Ok(bytes),
         Ok(_) => Err(LinkError::Misuse { what: "too many random bytes asked for at once" }),
@@ -74,7 +74,8 @@ pub(crate) fn connect(endpoint: &Endpoint, options: &ConnectOptions<'_>) -> Resu
     begin(fd, options)
 }
 
-/// Connects through the door of a same-host server (a socket that needs no path), and completes the handshake.
+/// Connects through the door of a same-host server, and completes the handshake. A door is a socket of the server that
+/// a client can use without the server's path.
 pub(crate) fn connect_through(door: BorrowedFd<'_>, options: &ConnectOptions<'_>) -> Result<Welcomed, LinkError> {
     let fd =
         knock(door, options.connect_timeout).map_err(|e| LinkError::io("asking the memory server for a link", e))?;
@@ -88,7 +89,8 @@ fn begin(fd: OwnedFd, options: &ConnectOptions<'_>) -> Result<Welcomed, LinkErro
     Ok(Welcomed { socket, inbox, welcome })
 }
 
-/// Sends one end of a new socket pair through the server's door, and returns the other end, which is the connection.
+/// Makes a socket pair, which is the new connection. Sends one end to the server through its door, and returns the
+/// other end.
 fn knock(door: BorrowedFd<'_>, timeout: Duration) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -208,14 +210,14 @@ fn judge(
     if is_as_asked { Ok(welcome) } else { Err(LinkError::Garbage { what: "a welcome to another session" }) }
 }
 
-/// Sends a frame with a payload that is no page.
+/// Sends a control frame: a frame whose payload is empty or is not a page.
 pub fn send_control(socket: &Socket, kind: Kind, tag: u64, payload: &[u8]) -> Result<(), LinkError> {
     let header = control_header(kind, tag, 0, payload).encode();
     socket.send_all(&[IoSlice::new(&header), IoSlice::new(payload)])
 }
 
-/// Returns the header of a frame with a payload that is no page. Such a payload has a checksum even on a connection
-/// whose pages have none.
+/// Returns the header of a control frame: a frame whose payload is empty or is not a page. A payload of a control frame
+/// always has a checksum, even on a connection whose pages have no checksums.
 pub fn control_header(kind: Kind, tag: u64, code: u32, payload: &[u8]) -> Header {
     let header = Header { length: payload.len() as u32, code, ..Header::bare(kind, tag) };
     match payload {

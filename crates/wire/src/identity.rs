@@ -5,7 +5,7 @@
 
 use crate::error::Text;
 
-/// Size of a name on the wire, in bytes. Longer names are cut.
+/// Size of a program's or host's name on the wire, in bytes. Longer names are cut.
 pub(crate) const NAME_BYTES: usize = 64;
 /// Size of an [`Identity`] on the wire, in bytes.
 pub(crate) const IDENTITY_BYTES: usize = 8 + 2 * NAME_BYTES;
@@ -22,7 +22,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the identity of a client that names no process, program or host.
+    /// Returns an identity with process ID 0 and empty names, for a client that does not describe itself.
     pub fn unknown() -> Identity {
         Identity { pid: 0, program: Text::new(""), host: Text::new("") }
     }

@@ -1,7 +1,8 @@
 //! The receiving side of a connection: a small buffer in front of the socket.
 //!
-//! One system call fetches a header and a small page. The bytes of a large payload go from the socket straight to their
-//! destination. The same call also fetches the next headers.
+//! If the page is small, one system call receives a header and its page into the buffer. The bytes of a large page go
+//! from the socket straight to their destination. The system call for the end of a large page also receives the next
+//! headers, into the buffer.
 
 use crate::error::LinkError;
 use crate::frame::{HEADER_BYTES, Header, KIND_AT, Kind};
@@ -14,7 +15,8 @@ pub struct Inbox {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Most bytes to receive at a time. The number depends on the size of the last payload.
+    /// The maximum number of bytes to receive into the buffer in one system call. The maximum depends on the size of
+    /// the last payload.
     receive_bytes: usize,
 }
 
@@ -25,7 +27,7 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Returns the number of received bytes in the buffer.
+    /// Returns the number of received bytes that are still in the buffer.
     pub fn waiting(&self) -> usize {
         self.end - self.start
     }
@@ -54,7 +56,7 @@ impl Inbox {
         self.waiting() >= HEADER_BYTES && self.bytes[self.start + KIND_AT] == kind as u8
     }
 
-    /// Moves bytes from the buffer into `into` and returns how many.
+    /// Moves as many bytes as possible from the buffer into `into`. Returns the number of moved bytes.
     pub fn take(&mut self, into: &mut [u8]) -> usize {
         let n = self.waiting().min(into.len());
         into[..n].copy_from_slice(&self.bytes[self.start..self.start + n]);
@@ -62,17 +64,17 @@ impl Inbox {
         n
     }
 
-    /// Receives into the buffer's free space, without waiting. Returns the number of bytes, or `None` when no bytes
-    /// have arrived.
+    /// Receives bytes from the socket into the buffer's free space, without waiting. Returns the number of received
+    /// bytes, or `None` if no bytes have arrived.
     pub fn fill(&mut self, socket: &Socket) -> Result<Option<usize>, LinkError> {
         let received = socket.receive(self.room())?;
         self.end += received.unwrap_or(0);
         Ok(received)
     }
 
-    /// Moves bytes from the buffer into `into`. If the buffer was empty, receives straight into `into` without waiting,
-    /// and puts the bytes beyond it into the buffer. Returns how many bytes of `into` were filled, or `None` when no
-    /// bytes had arrived.
+    /// Moves bytes from the buffer into `into`. If the buffer was empty, receives from the socket straight into `into`,
+    /// without waiting. Any further bytes go into the buffer. Returns how many bytes of `into` were filled, or `None`
+    /// if no bytes had arrived.
     pub fn receive(&mut self, socket: &Socket, into: &mut [u8]) -> Result<Option<usize>, LinkError> {
         let taken = self.take(into);
         if taken > 0 || into.is_empty() {
@@ -126,7 +128,8 @@ impl Inbox {
         Ok((header, length))
     }
 
-    /// Moves the buffered bytes to the front and returns the space behind them.
+    /// Moves the buffered bytes to the front of the buffer. Returns the free space behind them, at most `receive_bytes`
+    /// long.
     fn room(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);

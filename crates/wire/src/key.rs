@@ -12,7 +12,7 @@ use crate::limits::{KEY_MAX, KEY_MIN};
 #[derive(Clone)]
 pub struct Key(Box<[u8]>);
 
-/// Why a key was not accepted.
+/// The reasons why a key was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file could not be read.
@@ -61,13 +61,14 @@ impl Key {
         mac
     }
 
-    /// Makes the proof of holding the key: the HMAC-SHA256 of `role` and the parts. The length of each part comes
-    /// before the part.
+    /// Returns a proof that the caller holds the key: the HMAC-SHA256 of `role` and all `parts`. The length of each
+    /// part is hashed before the part.
     pub fn prove(&self, role: &[u8], parts: &[&[u8]]) -> [u8; 32] {
         self.mac(role, parts).finalize().into_bytes().into()
     }
 
-    /// Checks a proof in constant time.
+    /// Checks a proof that [`Key::prove`] made from the same `role` and `parts`. The comparison takes the same time for
+    /// every wrong proof.
     pub fn verify(&self, role: &[u8], parts: &[&[u8]], proof: &[u8; 32]) -> bool {
         self.mac(role, parts).verify_slice(proof).is_ok()
     }

@@ -1,14 +1,16 @@
-//! The links between a program and its memory servers: frames, their codec, and the client's ends of the links.
+//! The links between a program and its memory servers: the frames, the codec of the frames, and the client's ends of
+//! the links.
 //!
 //! `docs/wire-format.md` describes the frames. This crate transfers bytes only. It has no paging policy and stores no
 //! slots. Both sides use the codec ([`frame`], [`payload`]) and the socket helpers ([`socket`], [`inbox`]). The
 //! client's ends are:
 //!
-//! - [`Session`]: far space on a server over TCP or AF_UNIX. It has one connection for reads ([`ReadRequests`] and
-//!   [`ReadReplies`], usable from two threads) and one for writes and discards ([`Writer`]);
-//! - [`Attachment`]: the same-host link, over which the server passes files to the client, and the client copies pages
-//!   by itself;
-//! - [`fetch_status`], [`fetch_sessions`]: what a server holds, in all and for each session.
+//! - [`Session`]: a session with a server over TCP or AF_UNIX. The server stores the bytes of the session's far space.
+//!   One connection is for reads ([`ReadRequests`] and [`ReadReplies`], usable from two threads), another for writes
+//!   and discards ([`Writer`]).
+//! - [`Attachment`]: the same-host link, over which the server passes files to the client. The client copies pages to
+//!   and from these files by itself.
+//! - [`fetch_status`] and [`fetch_sessions`]: functions that ask a server what it holds, in total and for each session.
 //!
 //! After construction, the calls of `ReadRequests`, `ReadReplies` and `Writer` allocate nothing, take no lock, log
 //! nothing and make only async-signal-safe system calls. A fault handler may therefore use them.

@@ -1,4 +1,4 @@
-//! The limits of the wire protocol. Assertions at compile time check that they agree with each other.
+//! The limits of the wire protocol. Assertions at compile time check that the limits agree with each other.
 
 use std::time::Duration;
 
@@ -30,24 +30,24 @@ pub const KEY_MAX: usize = 4096;
 pub const GRANT_RUNS_MAX: usize = 256;
 /// Size of an [`crate::inbox::Inbox`], in bytes. A batch of headers with small pages fits into it.
 pub const INBOX_BYTES: usize = 64 << 10;
-/// The largest page that is copied through a buffer, in bytes. For larger pages, a system call for each page costs less
-/// than the copy.
+/// The largest page that is copied through a buffer (the client's inbox, the server's send buffer), in bytes. For a
+/// larger page, a separate system call costs less than the copy.
 pub const SMALL_PAGE: usize = 16 << 10;
-/// Most bytes that an inbox receives at a time after a page larger than [`SMALL_PAGE`]. The number is small, because
-/// the bytes of a large page that arrive in the inbox must be copied once more.
+/// The maximum number of bytes that an inbox receives in one system call after a page larger than [`SMALL_PAGE`]. The
+/// number is small, because the bytes of a large page must be copied once more if they arrive in the inbox.
 pub const INBOX_RECEIVE_BYTES: usize = 8192;
 /// Size of a socket's send buffer and of its receive buffer, in bytes.
 pub const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 /// Time without a byte of progress after which a peer counts as silent.
 pub const SILENT_DEFAULT: Duration = Duration::from_secs(3);
-/// Time without a byte of progress after which a server on this host counts as silent. The kernel closes the connection
-/// of a server that has died. So a silent server is alive, but lacks CPU time or memory to answer. Waiting for the
-/// server is better than losing the program's pages.
+/// Time without a byte of progress after which a server on this host counts as silent. If such a server dies, the
+/// kernel closes its connection. So a server with an open connection is alive, and only lacks CPU time or memory to
+/// answer. Waiting for this server is better than losing the program's pages.
 pub const SILENT_SAME_HOST: Duration = Duration::from_secs(30);
-/// Longest time for connecting to a server, and longest time for the handshake. A client of the same-host link uses
-/// [`SILENT_SAME_HOST`] instead.
+/// The maximum time for connecting to a server. The handshake after it may take the same time again. A client of the
+/// same-host link uses [`SILENT_SAME_HOST`] instead.
 pub const CONNECT_DEFAULT: Duration = Duration::from_secs(5);
-/// Number of nonblocking attempts before a thread in the middle of a transfer goes to sleep.
+/// In the middle of a transfer, the number of nonblocking attempts that a thread makes before it sleeps.
 pub const SPINS_BEFORE_SLEEP: u32 = 16;
 
 const _: () = {
@@ -64,7 +64,8 @@ pub fn slot_size_is_valid(slot_size: u32) -> bool {
     slot_size.is_power_of_two() && (SLOT_MIN..=SLOT_MAX).contains(&slot_size)
 }
 
-/// Checks whether a range consists of whole units, is one unit to `length_max` bytes long and ends within 64 bits.
+/// Checks whether a range consists of whole units ([`RANGE_UNIT`]), has from one unit to `length_max` bytes, and ends
+/// below 2^64.
 pub fn range_is_valid(offset: u64, length: u32, length_max: u32) -> bool {
     let unit = u64::from(RANGE_UNIT);
     offset.is_multiple_of(unit)

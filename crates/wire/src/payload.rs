@@ -1,7 +1,7 @@
 //! The payloads that are neither pages nor texts: hello, welcome, proof, status, grants.
 //!
-//! Each payload has a fixed size, except that of a GRANT or RETURN, which is a whole number of runs. A payload of
-//! another size does not decode.
+//! Each kind of payload has a fixed size, and a payload of another size does not decode. The payload of a GRANT or
+//! RETURN is an exception: it consists of any whole number of runs.
 
 use crate::identity::{IDENTITY_BYTES, Identity};
 use crate::limits::{GRANT_RUNS_MAX, slot_size_is_valid};
@@ -10,11 +10,11 @@ use crate::limits::{GRANT_RUNS_MAX, slot_size_is_valid};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Role {
-    /// The client sends READ, WRITE, DISCARD and PING for a session's far space.
+    /// The client sends READ, WRITE, DISCARD and PING for a session's far space (the bytes that the server stores).
     Session = 1,
     /// The client sends STATUS, SESSIONS and PING only. The connection has no session.
     Control = 2,
-    /// The same-host link. The client sends ATTACH, and asks for slots and returns them.
+    /// The connection is a same-host link. The client sends ATTACH, GRANT_REQUEST, RETURN and PING.
     Attach = 3,
 }
 
@@ -24,7 +24,8 @@ pub const TOKEN_BYTES: usize = 16;
 pub const NONCE_BYTES: usize = 32;
 /// HELLO flag: payloads carry checksums in both directions.
 pub const HELLO_PAYLOAD_CRC: u8 = 1;
-/// HELLO flag: open a new session that begins with the contents of the session that the HELLO names.
+/// HELLO flag: the client opens a new session with the current contents of an existing session. The HELLO contains that
+/// session's number and token.
 pub const HELLO_CLONE: u8 = 2;
 
 /// The payload of a HELLO: the client's identity and its request.
@@ -42,7 +43,8 @@ pub struct Hello {
     pub session: u64,
     /// The token of the session to join or clone. Zeroes for a new session.
     pub token: [u8; TOKEN_BYTES],
-    /// The client's nonce: random bytes, so that no proof of the key can be used twice.
+    /// The client's nonce: random bytes. They make every proof of the key different, so an old proof cannot be used
+    /// again.
     pub nonce: [u8; NONCE_BYTES],
     /// The client's description of itself.
     pub client: Identity,
@@ -102,8 +104,8 @@ pub struct Welcome {
     pub session: u64,
     /// The session's secret token. Another connection must send it to join the session.
     pub token: [u8; TOKEN_BYTES],
-    /// Bytes that the server could hold for this session when it answered: memory and spill together, within the
-    /// session's quota.
+    /// The number of bytes that the server could hold for this session when it sent the WELCOME, in memory and spill
+    /// files together. It is at most the session's quota.
     pub capacity_bytes: u64,
     /// The session's slot size, in bytes.
     pub slot_size: u32,
@@ -111,7 +113,7 @@ pub struct Welcome {
     pub payload_crc: bool,
     /// The server's proof that it holds the key. Zeroes if the server has no key.
     pub proof: [u8; 32],
-    /// Most bytes that the session may hold. [`NO_QUOTA`] means no limit.
+    /// The maximum number of bytes that the session may hold. [`NO_QUOTA`] means no limit.
     pub quota_bytes: u64,
 }
 
@@ -160,19 +162,20 @@ pub struct Status {
     pub sessions: u64,
     /// Number of slots in use, in memory and in spill files.
     pub slots: u64,
-    /// Number of freed slots that only the same session and its clones can use again.
+    /// Number of freed slots that are reserved for the session that freed them and for its clones.
     pub slots_free: u64,
-    /// How many slots the server has allocated from freed slots instead of unused space, since its start.
+    /// How often, since its start, the server has reused a freed slot instead of taking unused space.
     pub slots_reused: u64,
     /// The memory limit, in bytes.
     pub memory_limit_bytes: u64,
-    /// Memory counted against the limit: blocks of sessions, free blocks kept for reuse, and granted slots.
+    /// Memory that counts against the memory limit, in bytes: memory blocks of sessions, free blocks that are kept for
+    /// reuse, and granted slots of same-host sessions.
     pub memory_bytes: u64,
-    /// The part of `memory_bytes` that is in free blocks. The next session that needs a block uses a free block.
+    /// The part of `memory_bytes` in free blocks, in bytes. Any session can use a free block.
     pub memory_free_bytes: u64,
-    /// Bytes of slots that lie in spill files.
+    /// Number of bytes in the slots that lie in spill files.
     pub spill_bytes: u64,
-    /// Bytes that could still be stored on the spill directory's disk.
+    /// Number of free bytes on the disk of the spill directory.
     pub spill_free_bytes: u64,
     /// Bytes of pages sent since the server's start.
     pub read_bytes: u64,
@@ -182,7 +185,7 @@ pub struct Status {
     pub read_bytes_per_s: u64,
     /// Bytes of pages received per second in the recent past.
     pub write_bytes_per_s: u64,
-    /// Most bytes that each session may hold. [`NO_QUOTA`] means no limit.
+    /// The maximum number of bytes that each session may hold. [`NO_QUOTA`] means no limit.
     pub client_quota_bytes: u64,
     /// How long the server has run, in milliseconds.
     pub uptime_ms: u64,
@@ -236,8 +239,8 @@ impl Status {
     }
 }
 
-/// Packs a release's three numbers (`1.22.3`) into one number. Each of them takes 16 bits, and the first takes the
-/// highest bits. A part that is not a number counts as 0.
+/// Packs the three parts of a release (such as `1.22.3`) into one number, with 16 bits for each part. The first part is
+/// in the highest of these bits. A part that is not a number counts as 0.
 pub fn pack_release(text: &str) -> u64 {
     let mut numbers = text.split(['.', '-', '+']).map(|part| part.parse::<u16>().map_or(0, u64::from));
     (0..3).fold(0, |packed, _| packed << 16 | numbers.next().unwrap_or(0))
@@ -248,7 +251,7 @@ pub fn release_text(packed: u64) -> String {
     format!("{}.{}.{}", packed >> 32 & 0xffff, packed >> 16 & 0xffff, packed & 0xffff)
 }
 
-/// The file of a same-host session in which a slot lies.
+/// The file in which a slot of a same-host session lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Place {
@@ -296,8 +299,9 @@ impl Grant {
         if count == 0 { None } else { Some(Grant { place, first_slot, count }) }
     }
 
-    /// Decodes the payload of a GRANT or RETURN run by run. Returns `None` if its size is not a whole number of runs,
-    /// or if it has no runs or too many.
+    /// Decodes the payload of a GRANT or RETURN. Returns an iterator over the runs, in which `None` is an invalid run.
+    /// Returns `None` if the payload's size is not a whole number of runs, or if it has no runs or more than
+    /// [`GRANT_RUNS_MAX`].
     pub fn decode_runs(bytes: &[u8]) -> Option<impl Iterator<Item = Option<Grant>> + '_> {
         let fits =
             !bytes.is_empty() && bytes.len().is_multiple_of(GRANT_BYTES) && bytes.len() / GRANT_BYTES <= GRANT_RUNS_MAX;
@@ -308,7 +312,8 @@ impl Grant {
 /// Size of a GRANT_REQUEST's payload, in bytes: the count of slots as a little-endian u32.
 pub const GRANT_REQUEST_BYTES: usize = 4;
 
-/// Copies `N` bytes of `bytes` from offset `at`. Callers give constant offsets that lie within the array.
+/// Copies `N` bytes of `bytes` from offset `at`. Panics if these bytes are not all inside the array. Callers pass only
+/// constant offsets, which are small enough.
 fn part<const N: usize, const M: usize>(bytes: &[u8; M], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);

@@ -1,7 +1,7 @@
 //! The reading connection of a session. One half sends requests, and the other half receives pages.
 //!
-//! Two threads may use one half each, or a fault handler may use both halves. Replies arrive in the order of the
-//! requests.
+//! Two threads may use the connection, one thread for each half. Or one fault handler may use both halves. Replies
+//! arrive in the order of the requests.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,7 +13,7 @@ use crate::inbox::{Inbox, check_payload};
 use crate::limits::{RANGE_MAX, TEXT_MAX, range_is_valid};
 use crate::socket::{Progress, Socket, Wait, Waiting};
 
-/// Most requests sent in one system call.
+/// The maximum number of requests that are sent in one system call.
 const BATCH: usize = 32;
 
 /// The half of a reading connection that sends requests.
@@ -36,7 +36,7 @@ pub struct ReadReplies {
 pub struct ReplyHeader {
     /// The request's tag.
     pub tag: u64,
-    /// Offset in far space of the first byte.
+    /// Offset of the range in the session's far space, in bytes.
     pub offset: u64,
     /// Length of the range, in bytes.
     pub len: u32,
@@ -57,8 +57,8 @@ impl ReadRequests {
         self.socket.send_all(&[IoSlice::new(&frame)])
     }
 
-    /// Asks for several ranges `(tag, offset, len)`, with one system call for many ranges. Sends nothing if one of the
-    /// ranges breaks the limits.
+    /// Asks for several ranges `(tag, offset, len)`. One system call sends the requests for many ranges. If a range
+    /// breaks the rules of [`ReadRequests::request`], returns an error and sends nothing.
     pub fn request_many(&mut self, ranges: &[(u64, u64, u32)]) -> Result<(), LinkError> {
         for (_, offset, len) in ranges {
             check_range(*offset, *len)?;
@@ -94,11 +94,12 @@ impl AsFd for ReadReplies {
 }
 
 impl ReadReplies {
-    /// Returns the header of the next reply, or `None` if no header arrived within `wait`. A server's ERROR becomes
-    /// [`LinkError::Server`], and the connection stays usable. After every other error, the connection is not usable.
+    /// Returns the header of the next reply, or `None` if no header arrived within `wait`. If the reply is an ERROR,
+    /// returns [`LinkError::Server`], and the connection stays usable. After any other error, the connection is not
+    /// usable.
     ///
-    /// This half may hold received bytes in its buffer, which poll(2) cannot see. So the caller may wait for the
-    /// descriptor only after this function has returned `None`.
+    /// The buffer may hold received bytes, which poll(2) cannot see. So the caller may poll the descriptor only after
+    /// this function has returned `None`.
     pub fn try_header(&mut self, wait: Wait) -> Result<Option<ReplyHeader>, LinkError> {
         if self.pending.is_some() {
             return Err(LinkError::Misuse { what: "the last reply's payload was not taken" });
@@ -139,7 +140,8 @@ impl ReadReplies {
     }
 }
 
-/// Receives the text of an ERROR frame and returns the error.
+/// Receives the text of an ERROR frame. Returns the matching error, or the error that occurred while receiving the
+/// text.
 pub(crate) fn server_error(header: &Header, inbox: &mut Inbox, socket: &Socket) -> LinkError {
     let mut raw = [0; TEXT_MAX];
     let text = &mut raw[..header.payload_bytes().min(TEXT_MAX)];

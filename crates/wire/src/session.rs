@@ -14,20 +14,22 @@ use crate::write::Writer;
 /// The options for opening a session.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// Size of the slots that the server stores, in bytes: a power of two from 4 KiB to 2 MiB.
+    /// Size of the slots (the units in which the server stores the session's bytes), in bytes. It must be a power of
+    /// two from 4 KiB to 2 MiB.
     pub slot_size: u32,
     /// Whether pages carry checksums in both directions.
     pub payload_checksum: bool,
     /// The key, if the server has one.
     pub key: Option<Key>,
-    /// Longest time for connecting, and longest time for the handshake after it.
+    /// The maximum time for connecting. The handshake after it may take the same time again.
     pub connect_timeout: Duration,
     /// Time without progress in a transfer after which the server counts as silent.
     pub silent_timeout: Duration,
 }
 
 impl SessionOptions {
-    /// Returns the default options for a server. Pages carry checksums only when the bytes leave this host.
+    /// Returns the default options for a server. With these options, pages carry checksums only if the server is on
+    /// another host.
     pub fn for_endpoint(endpoint: &Endpoint, slot_size: u32) -> SessionOptions {
         SessionOptions {
             slot_size,
@@ -50,16 +52,17 @@ pub struct SessionInfo {
     pub token: [u8; TOKEN_BYTES],
     /// The session's slot size, in bytes.
     pub slot_size: u32,
-    /// Bytes that the server could hold for the session when it answered: memory and spill together, within the quota.
+    /// The number of bytes that the server could hold for the session when the session was opened, in memory and spill
+    /// files together. It is at most the quota.
     pub capacity_bytes: u64,
-    /// Most bytes that the session may hold. [`crate::payload::NO_QUOTA`] means no limit.
+    /// The maximum number of bytes that the session may hold. [`crate::payload::NO_QUOTA`] means no limit.
     pub quota_bytes: u64,
     /// Whether pages carry checksums.
     pub payload_checksum: bool,
 }
 
-/// Far space on one server, addressed by 64-bit byte offsets from 0. The session ends when all its connections are
-/// closed. The server then discards the session's contents.
+/// A session with one server. The server stores the bytes of the session's far space, whose 64-bit byte offsets begin
+/// at 0. When all connections of the session are closed, the session ends and the server discards its contents.
 #[derive(Debug)]
 pub struct Session {
     requests: ReadRequests,
@@ -75,8 +78,8 @@ impl Session {
     }
 
     /// Opens a new session with the current contents of the session `of`. Later writes and discards in one session do
-    /// not change the other session. The caller must first wait for the acknowledgements of the writes that the clone
-    /// should contain.
+    /// not change the other session. The new session is sure to contain a write only if the write was acknowledged
+    /// before this call.
     pub fn open_clone(of: &SessionInfo, options: &SessionOptions) -> Result<Session, LinkError> {
         Session::begin(&of.endpoint, options, Some((of.session, of.token)))
     }
@@ -122,7 +125,7 @@ impl Session {
         &self.info
     }
 
-    /// Splits the session into parts that may be used by different threads.
+    /// Splits the session into parts that different threads may use.
     pub fn split(self) -> (ReadRequests, ReadReplies, Writer, SessionInfo) {
         (self.requests, self.replies, self.writer, self.info)
     }

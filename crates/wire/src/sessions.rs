@@ -28,11 +28,11 @@ pub struct SessionStatus {
     pub connections: u64,
     /// Size of one slot, in bytes.
     pub slot_bytes: u64,
-    /// Number of slots in use. For the same-host link: number of granted slots.
+    /// Number of slots in use. For a same-host session: number of granted slots.
     pub slots: u64,
-    /// Bytes of the session's slots that lie in spill files.
+    /// Number of bytes in those of the session's slots that lie in spill files.
     pub spill_bytes: u64,
-    /// Most bytes that the session may hold. `None` means no limit.
+    /// The maximum number of bytes that the session may hold. `None` means no limit.
     pub quota_bytes: Option<u64>,
     /// Bytes of pages sent to the client.
     pub read_bytes: u64,
@@ -49,8 +49,8 @@ pub struct SessionStatus {
 const WORDS: usize = 12;
 /// Size of one session's state in a SESSIONS_REPLY, in bytes.
 pub(crate) const SESSION_STATUS_BYTES: usize = WORDS * 8 + IDENTITY_BYTES;
-/// The largest number of sessions in one SESSIONS_REPLY. A client that receives a full reply asks for the next
-/// sessions.
+/// The largest number of sessions in one SESSIONS_REPLY. A client that receives a reply with this number of sessions
+/// sends another SESSIONS for the next ones.
 pub const SESSIONS_PER_REPLY: usize = CONTROL_MAX / SESSION_STATUS_BYTES;
 
 impl SessionStatus {
@@ -114,7 +114,7 @@ impl SessionStatus {
     }
 
     /// Decodes a SESSIONS_REPLY's payload. Returns `None` if the payload is not a whole number of valid sessions or is
-    /// too long. Also returns `None` if the sessions' numbers do not ascend from above `after`.
+    /// too long. Also returns `None` if the session numbers do not ascend, or if the first is not above `after`.
     pub fn decode_all(bytes: &[u8], after: u64) -> Option<Vec<SessionStatus>> {
         let fits = bytes.len().is_multiple_of(SESSION_STATUS_BYTES) && bytes.len() <= CONTROL_MAX;
         let chunks = fits.then(|| bytes.chunks_exact(SESSION_STATUS_BYTES))?;

@@ -1,7 +1,7 @@
 //! Connected nonblocking stream sockets, and limits on how long a transfer waits for its peer.
 //!
-//! The calls allocate nothing and make only async-signal-safe system calls. The calls that make a socket or pass files
-//! are exceptions, and run only while a link is set up.
+//! The functions allocate nothing and make only async-signal-safe system calls. [`Socket::new`] and the functions that
+//! pass files are exceptions. They run only while a link is set up.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,12 +18,12 @@ use crate::descriptors::kept;
 use crate::error::LinkError;
 use crate::limits::{SOCKET_BUFFER_BYTES, SPINS_BEFORE_SLEEP};
 
-/// The most pieces sent in one system call.
+/// The maximum number of pieces sent in one system call.
 const PIECES_MAX: usize = 32;
-/// The most files passed in one message.
+/// The maximum number of files passed in one message.
 const FILES_MAX: usize = 3;
-/// How much longer TCP_USER_TIMEOUT is than the longest time that a transfer may make no progress. So a stalled
-/// transfer fails before TCP ends the connection.
+/// The difference between TCP_USER_TIMEOUT and the longest time that a transfer may make no progress. TCP_USER_TIMEOUT
+/// is longer, so a stalled transfer fails before TCP ends the connection.
 const TCP_GRACE: Duration = Duration::from_secs(1);
 /// Idle time after which TCP probes the peer, and the time between probes.
 const TCP_PROBE: Duration = Duration::from_secs(1);
@@ -73,35 +73,36 @@ impl AsFd for Socket {
 }
 
 impl Socket {
-    /// Makes `fd` nonblocking and sets the options of a link: no delay, large buffers, and probes of an idle TCP peer.
-    /// An error of the first two options is ignored.
+    /// Makes `fd` nonblocking and sets three options: no delay, large buffers, and probes of an idle TCP peer. If the
+    /// system refuses no delay or large buffers, the link works without them.
     ///
     /// `silent` is the longest time that a transfer may make no progress. A client sets it to notice a server that
-    /// hangs. A server passes `None`, because a program that was stopped must find its pages when it continues. The TCP
-    /// probes detect that the program's host is dead.
+    /// hangs. A server passes `None` and waits for its clients without limit. Otherwise a program that was stopped for
+    /// a while would lose its pages. If the program's host dies, the TCP probes detect it.
     pub fn new(fd: OwnedFd, silent: Option<Duration>) -> Result<Socket, LinkError> {
         rustix::io::ioctl_fionbio(&fd, true).map_err(|e| LinkError::io("making a socket nonblocking", e))?;
         set_options(&fd, silent).map_err(|e| LinkError::io("setting a socket's options", e))?;
         Ok(Socket { fd, silent })
     }
 
-    /// Receives the bytes that have arrived, without waiting. Returns their number, or `None` when no bytes have
-    /// arrived.
+    /// Receives bytes that have arrived, without waiting. Returns the number of received bytes, or `None` if no bytes
+    /// have arrived.
     pub fn receive(&self, into: &mut [u8]) -> Result<Option<usize>, LinkError> {
         let wanted = into.len();
         received(rustix::net::recv(&self.fd, into, RecvFlags::DONTWAIT).map(|(n, _)| n), wanted)
     }
 
-    /// Receives the bytes that have arrived into `first` and then into `second`, without waiting. Returns their number,
-    /// or `None` when no bytes have arrived.
+    /// Receives bytes that have arrived, without waiting. Fills `first`, then `second`. Returns the number of received
+    /// bytes, or `None` if no bytes have arrived.
     pub fn receive_two(&self, first: &mut [u8], second: &mut [u8]) -> Result<Option<usize>, LinkError> {
         let wanted = first.len() + second.len();
         let mut pieces = [IoSliceMut::new(first), IoSliceMut::new(second)];
         received(rustix::io::readv(&self.fd, &mut pieces), wanted)
     }
 
-    /// Sends the part of the pieces that fits into the socket's buffer, without waiting. Returns the number of bytes,
-    /// or `None` when no byte fits. `more` tells TCP that the rest of the frame follows at once.
+    /// Sends as many bytes of the pieces as fit into the socket's buffer, without waiting. Returns the number of sent
+    /// bytes, or `None` if no byte fits. `more` tells TCP that the next call follows immediately with the rest of the
+    /// frame.
     pub fn send(&self, pieces: &[IoSlice<'_>], more: bool) -> Result<Option<usize>, LinkError> {
         let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         flags.set(SendFlags::MORE, more);
@@ -116,7 +117,8 @@ impl Socket {
         }
     }
 
-    /// Sends all of the pieces. Fails when the peer accepts no byte for the time `silent` of [`Socket::new`].
+    /// Sends all pieces, and waits as often as necessary. Fails if the peer accepts no byte for the time `silent` that
+    /// was passed to [`Socket::new`].
     pub fn send_all(&self, pieces: &[IoSlice<'_>]) -> Result<(), LinkError> {
         let mut progress = Progress::of(self);
         let total: usize = pieces.iter().map(|piece| piece.len()).sum();
@@ -135,8 +137,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Sleeps until the socket is ready or the time is over. Returns whether it is ready. A signal may end the sleep
-    /// early.
+    /// Sleeps until the socket is ready for `direction`, or `timeout` has passed. Returns whether the socket is ready.
+    /// A signal may end the sleep early.
     pub fn wait(&self, direction: Direction, timeout: Duration) -> Result<bool, LinkError> {
         let events = match direction {
             Direction::Receive => PollFlags::IN,
@@ -150,7 +152,7 @@ impl Socket {
         }
     }
 
-    /// Checks whether the peer's end is still open. Does not wait, and removes no byte from the socket.
+    /// Checks whether the peer's end of the connection is still open. Does not wait. Received bytes stay in the socket.
     pub fn is_open(&self) -> bool {
         let mut byte = [0];
         match rustix::net::recv(&self.fd, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
@@ -160,8 +162,9 @@ impl Socket {
         }
     }
 
-    /// Ends this side's sending, and discards the bytes that the peer still sends, for at most `patience`. Closing a
-    /// socket with unread bytes would reset the connection, and the peer might never receive the last frame.
+    /// Ends the sending on this side. Then receives and discards the peer's bytes until the peer closes the connection,
+    /// or `patience` has passed. If a socket with unread bytes were closed, the connection would be reset, and the peer
+    /// might not receive the last frame.
     pub fn finish(&self, patience: Duration) {
         if rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Write).is_err() {
             // The peer has already ended the connection, so there is nothing to wait for.
@@ -178,13 +181,13 @@ impl Socket {
         }
     }
 
-    /// Ends the connection at once in both directions. Wakes the threads that wait for this socket.
+    /// Ends the connection immediately in both directions. Wakes the threads that wait for this socket.
     pub fn sever(&self) {
-        // `shutdown` fails only if the connection has ended already.
+        // The result is not needed, because `shutdown` fails only if the connection has already ended.
         let (Ok(()) | Err(_)) = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
     }
 
-    /// Sends a whole small frame over AF_UNIX, with at most three files.
+    /// Sends a small frame and at most three files in one message. The socket must be an AF_UNIX socket.
     pub fn send_files(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Result<(), LinkError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -198,7 +201,7 @@ impl Socket {
         }
     }
 
-    /// Receives a small frame of exactly `into`'s length, and the files that were passed with the frame.
+    /// Receives a small frame and the files that were passed with it. The frame must have the length of `into`.
     pub fn receive_files(
         &self,
         into: &mut [u8],
@@ -242,7 +245,8 @@ fn received(result: Result<usize, Errno>, wanted: usize) -> Result<Option<usize>
     }
 }
 
-/// Fills `window` with the part of `pieces` after the first `skip` bytes. Returns the number of pieces filled.
+/// Fills `window` with the pieces that follow the first `skip` bytes of `pieces`, as far as they fit. Returns the
+/// number of pieces in `window`.
 fn window_from<'a>(pieces: &'a [IoSlice<'a>], mut skip: usize, window: &mut [IoSlice<'a>; PIECES_MAX]) -> usize {
     let mut count = 0;
     for piece in pieces {
@@ -261,12 +265,13 @@ fn window_from<'a>(pieces: &'a [IoSlice<'a>], mut skip: usize, window: &mut [IoS
     count
 }
 
-/// Sets large buffers and the detection of a dead peer. The system may refuse the buffers, which costs only speed. It
-/// must accept the detection, because a server waits for a silent client without limit. Only the TCP probes can then
-/// tell that the client's host is dead.
+/// Turns off delays, sets large buffers, and sets the TCP probes that detect a dead peer. If the system refuses the
+/// buffers, the link is only slower. If it refuses the probes, the function fails. A server waits for a silent client
+/// without limit, and only the probes can tell that the client's host is dead.
 fn set_options(fd: &OwnedFd, silent: Option<Duration>) -> Result<(), Errno> {
     let is_tcp = sockopt::set_tcp_nodelay(fd, true).is_ok();
-    // The kernel does not grow a TCP buffer whose size was set. So the size is set only if the system allows all of it.
+    // The kernel never enlarges a TCP buffer after its size was set. So the size is set only if the system allows the
+    // full size.
     let allowed =
         |file: &str| std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<usize>().ok()).unwrap_or(0);
     if !is_tcp || allowed("/proc/sys/net/core/wmem_max") >= SOCKET_BUFFER_BYTES {
@@ -291,8 +296,8 @@ fn set_options(fd: &OwnedFd, silent: Option<Duration>) -> Result<(), Errno> {
 }
 
 /// Limits how long a transfer waits for its peer. The transfer first makes some nonblocking attempts, then sleeps, and
-/// at last fails because the peer is silent. Each transferred byte restarts the waiting, unless the waiting has a fixed
-/// end.
+/// at last fails because the peer is silent. Without a fixed end, the time to wait begins again with each transferred
+/// byte.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     patience: Option<Duration>,
@@ -302,12 +307,13 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Returns a limit that restarts with every byte. It is the time `silent` with which `socket` was made.
+    /// Returns a limit that begins again with every transferred byte. Its length is the time `silent` that was passed
+    /// to [`Socket::new`].
     pub fn of(socket: &Socket) -> Progress {
         Progress { patience: socket.silent, spins: SPINS_BEFORE_SLEEP, end: None, fixed: false }
     }
 
-    /// Returns a limit that ends `timeout` from now, even if bytes arrive.
+    /// Returns a limit with a fixed end, `timeout` from now. Transferred bytes do not move this end.
     pub fn until(timeout: Duration) -> Progress {
         Progress {
             patience: Some(timeout),
@@ -325,13 +331,13 @@ impl Progress {
         }
     }
 
-    /// Checks whether the waiting has a fixed end that has passed.
+    /// Checks whether this limit has a fixed end, and whether this end has passed.
     fn is_over(&self) -> bool {
         self.fixed && self.end.is_some_and(|end| Instant::now() >= end)
     }
 
-    /// Waits a little after an attempt that transferred nothing. Fails with [`LinkError::Silent`] when the time is
-    /// over.
+    /// Waits after an attempt that transferred no byte: for a moment, or asleep until the socket is ready. Fails with
+    /// [`LinkError::Silent`] when the limit has passed.
     pub fn stalled(&mut self, socket: &Socket, direction: Direction) -> Result<(), LinkError> {
         if self.spins > 0 {
             self.spins -= 1;
@@ -343,8 +349,8 @@ impl Progress {
         };
         let now = Instant::now();
         let end = *self.end.get_or_insert(now + patience);
-        // This process may itself have been stopped for a long time. So it checks the socket once more before it
-        // declares the peer silent.
+        // If this process itself was stopped for a long time, bytes may have arrived meanwhile. So the socket is
+        // checked once more before the peer counts as silent.
         if now >= end && !socket.wait(direction, Duration::ZERO)? {
             return Err(LinkError::Silent { seconds: patience.as_secs().max(1) as u32 });
         }
@@ -352,7 +358,7 @@ impl Progress {
     }
 }
 
-/// The rest of a [`Wait`]: a number of attempts, or the time at which the wait ends.
+/// The part of a [`Wait`] that is still left: a number of attempts, or the time at which the wait ends.
 pub(crate) enum Waiting {
     Attempts(u32),
     Until(Instant),
@@ -367,7 +373,7 @@ impl Waiting {
         }
     }
 
-    /// Waits a little. Returns `false` when the attempts or the time are used up.
+    /// Waits before the next attempt to receive. Returns `false` if no attempts or no time are left.
     pub(crate) fn again(&mut self, socket: &Socket) -> Result<bool, LinkError> {
         match self {
             Waiting::Attempts(0) => Ok(false),

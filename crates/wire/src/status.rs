@@ -13,17 +13,18 @@ use crate::payload::{Role, Status};
 use crate::sessions::{SESSIONS_PER_REPLY, SessionStatus};
 use crate::socket::{Progress, Socket};
 
-/// Number of listed sessions above which [`fetch_sessions`] stops asking. It bounds the memory that a faulty server can
-/// make the client use.
+/// When [`fetch_sessions`] has received more sessions than this number, it stops and returns them. So a faulty server
+/// cannot make the client use unlimited memory.
 const SESSIONS_MAX: usize = 1 << 16;
 
-/// Returns the status of the server at `endpoint`. Connecting, the handshake and the answer may each take `timeout`.
+/// Returns the status of the server at `endpoint`. `timeout` limits each of three steps: connecting, the handshake, and
+/// the answer.
 pub fn fetch_status(endpoint: &Endpoint, key: Option<&Key>, timeout: Duration) -> Result<Status, LinkError> {
     StatusClient::start(endpoint, key, timeout)?.status()
 }
 
-/// Returns the status of the server at `endpoint`, and its open sessions in the order of their numbers. Connecting, the
-/// handshake and each answer may each take `timeout`.
+/// Returns the status of the server at `endpoint`, and its open sessions in the order of their numbers. `timeout`
+/// limits each step: connecting, the handshake, and each answer.
 pub fn fetch_sessions(
     endpoint: &Endpoint,
     key: Option<&Key>,
@@ -43,7 +44,7 @@ pub fn fetch_sessions(
     }
 }
 
-/// A control connection, which asks for status and sessions.
+/// The client's end of a control connection, which asks a server for its status and its sessions.
 struct StatusClient {
     socket: Socket,
     inbox: Inbox,

@@ -11,7 +11,7 @@ use crate::limits::{DISCARD_MAX, PARTS_MAX, RANGE_MAX, range_is_valid};
 use crate::read::server_error;
 use crate::socket::{Socket, Wait, Waiting};
 
-/// Most pieces passed to the socket in one call, including the header.
+/// The maximum number of pieces that are passed to the socket in one call, including the header.
 const PARTS_AT_ONCE: usize = 32;
 
 /// Sends pages and discards, and receives their acknowledgements.
@@ -29,17 +29,18 @@ pub struct Ack {
     pub tag: u64,
     /// The result of the request.
     pub status: AckStatus,
-    /// How many more bytes the server could hold for this session when it answered.
+    /// The number of further bytes that the server could hold for this session when it sent this answer.
     pub capacity_bytes: u64,
 }
 
 /// The result of a write, discard or ping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckStatus {
-    /// The request succeeded: the server holds the page, has dropped it, or has answered the ping.
+    /// The request succeeded. After a write, the server holds the page. After a discard, it has freed the slots inside
+    /// the range.
     Done,
-    /// The server has no room. The server's contents of the range are now unspecified, so the caller must keep the
-    /// page.
+    /// The server has no room for the page. The server may have changed its bytes of the range, so the caller must keep
+    /// the page.
     Full,
     /// The session's quota is used up. As with `Full`, the caller must keep the page.
     OverQuota,
@@ -56,12 +57,12 @@ impl Writer {
         Writer { socket, inbox, payload_crc }
     }
 
-    /// Sends the bytes of `parts`, one after the other, for the range at `offset`. The range consists of whole 4 KiB
-    /// units and has at most [`RANGE_MAX`] bytes. Returns when the kernel has accepted the last byte.
-    /// [`Writer::try_ack`] tells when the server has stored the range.
+    /// Sends the bytes of `parts`, one part after the other, as the new contents of the range at `offset`. The range
+    /// must consist of whole 4 KiB units and have at most [`RANGE_MAX`] bytes. Returns when the kernel has accepted the
+    /// last byte. Later, [`Writer::try_ack`] returns the server's acknowledgement that it has stored the range.
     ///
-    /// The caller must receive acknowledgements regularly. A server that cannot send acknowledgements accepts no more
-    /// pages.
+    /// The caller must receive acknowledgements regularly. If they fill the connection, the server cannot send more of
+    /// them, and then accepts no more pages.
     pub fn write(&mut self, tag: u64, offset: u64, parts: &[IoSlice<'_>]) -> Result<(), LinkError> {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let length = u32::try_from(length).unwrap_or(u32::MAX);
@@ -79,8 +80,9 @@ impl Writer {
         self.socket.send_all(rest)
     }
 
-    /// Sends several pages `(tag, offset, bytes)`, with one system call for many small pages. Each page follows the
-    /// rules of [`Writer::write`] and has its own acknowledgement. Sends nothing if one of the pages breaks the limits.
+    /// Sends several pages `(tag, offset, bytes)`. One system call sends many small pages. Each page follows the rules
+    /// of [`Writer::write`] and has its own acknowledgement. If a page breaks these rules, returns an error and sends
+    /// nothing.
     pub fn write_many(&mut self, pages: &[(u64, u64, &[u8])]) -> Result<(), LinkError> {
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         if !pages.iter().all(|(_, offset, bytes)| range_is_valid(*offset, length(bytes), RANGE_MAX)) {
@@ -112,8 +114,8 @@ impl Writer {
         header.encode()
     }
 
-    /// Tells the server that `len` bytes at `offset` are no longer needed. `offset` and `len` must be multiples of 4
-    /// KiB, and `len` at most [`DISCARD_MAX`]. The server frees the slots that lie wholly within the range.
+    /// Tells the server that it may forget `len` bytes at `offset`. `offset` and `len` must be multiples of 4 KiB, and
+    /// `len` at most [`DISCARD_MAX`]. The server frees the slots that lie wholly within the range.
     pub fn discard(&mut self, tag: u64, offset: u64, len: u32) -> Result<(), LinkError> {
         if !range_is_valid(offset, len, DISCARD_MAX) {
             return Err(LinkError::Misuse { what: "a DISCARD takes whole 4 KiB units, at most 1 GiB" });
@@ -122,9 +124,9 @@ impl Writer {
         self.socket.send_all(&[IoSlice::new(&frame)])
     }
 
-    /// Sends several discards `(tag, offset, len)`, with one system call for many discards. Each discard follows the
-    /// rules of [`Writer::discard`] and has its own acknowledgement. Sends nothing if one of the ranges breaks the
-    /// limits.
+    /// Sends several discards `(tag, offset, len)`. One system call sends many discards. Each discard follows the rules
+    /// of [`Writer::discard`] and has its own acknowledgement. If a range breaks these rules, returns an error and
+    /// sends nothing.
     pub fn discard_many(&mut self, ranges: &[(u64, u64, u32)]) -> Result<(), LinkError> {
         if !ranges.iter().all(|(_, offset, len)| range_is_valid(*offset, *len, DISCARD_MAX)) {
             return Err(LinkError::Misuse { what: "a DISCARD takes whole 4 KiB units, at most 1 GiB" });

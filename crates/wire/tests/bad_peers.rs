@@ -1,5 +1,5 @@
-//! Tests a client against servers that break the protocol. In each case, the client must return the right error in
-//! time.
+//! Tests a client against servers that break the protocol or hang. In each case, the client must return the right error
+//! within a time limit.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +16,7 @@ use hanare_wire::{
     Attachment, Endpoint, ErrorCode, Grant, Key, LinkError, Place, Session, SessionOptions, Wait, fetch_status,
 };
 
-/// Time limit of an answer. It is far longer than any answer takes, and short enough to report a hang soon.
+/// The time limit for each answer. It is far longer than an answer takes, so a test that reaches it has found a hang.
 const SOON: Duration = Duration::from_secs(30);
 
 /// Starts a server on a free port. It accepts `connections` connections, one after the other, and calls `life` with
@@ -35,7 +35,8 @@ fn server(connections: usize, life: impl Fn(TcpStream, usize) + Send + 'static) 
 }
 
 fn options(endpoint: &Endpoint) -> SessionOptions {
-    // Some tests wait for the whole timeout, so it is short. It still leaves time for a peer that waits for a CPU.
+    // The timeout is short, because some tests wait until it has passed. It is long enough for a peer that waits for a
+    // CPU.
     let timeout = Duration::from_secs(2);
     SessionOptions { connect_timeout: timeout, silent_timeout: timeout, ..SessionOptions::for_endpoint(endpoint, 4096) }
 }
@@ -116,7 +117,7 @@ fn another_version() {
 fn silence_and_a_slow_trickle() {
     let error = open_error(|stream, _| until_closed(stream));
     assert!(matches!(error, LinkError::Silent { .. }), "{error:?}");
-    // Each byte arrives in time, but the whole handshake takes longer than its time limit.
+    // This server sends each byte in time, but the whole handshake takes longer than its time limit.
     let error = open_error(|mut stream, _| {
         let frame = Header { length: 72, ..Header::bare(Kind::Welcome, 0) }.encode();
         for byte in frame.chunks(1) {
@@ -178,8 +179,8 @@ fn a_server_that_cannot_prove_the_key() {
     thread.join().expect("the server did its part");
 }
 
-/// Opens a session with a server that welcomes both connections and runs `life` with the reading one. Then passes the
-/// client's end to `check`.
+/// Starts a server that welcomes both connections of a session and then runs `life` with the reading connection. Opens
+/// a session with this server, and passes the parts of the session to `check`.
 fn with_session(
     payload_checksum: bool,
     life: impl Fn(TcpStream) + Send + 'static,
@@ -352,8 +353,8 @@ fn a_peer_that_takes_nothing_is_silent() {
     thread.join().expect("the server did its part");
 }
 
-/// A server may take a long time to answer if its machine is short of CPU or memory. The client must keep waiting,
-/// because it would lose its pages.
+/// Checks that a client waits for a late answer of a server on the same host, which may lack CPU time or memory. If the
+/// client gave up, it would lose its pages. If the server ends, the client must return an error.
 #[test]
 fn a_server_on_this_host_that_still_runs_is_waited_for_and_one_that_ends_is_not() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -399,8 +400,8 @@ fn a_status_that_makes_no_sense_is_garbage() {
     thread.join().expect("the server did its part");
 }
 
-/// A server that accepts no connections has a full queue, on which connect(2) blocks. The client must return an error
-/// after its timeout.
+/// Checks that connecting ends after the timeout if the queue of the listening socket is full. In this case, connect(2)
+/// blocks.
 #[test]
 fn a_path_whose_queue_is_full_is_given_up_in_time() {
     let place = tempfile::tempdir().expect("temporary directory");
@@ -416,8 +417,8 @@ fn a_path_whose_queue_is_full_is_given_up_in_time() {
     drop(waiting);
 }
 
-/// A server on this host may wait for a CPU for longer than [`hanare_wire::limits::CONNECT_DEFAULT`]. The client must
-/// keep waiting for the handshake.
+/// Checks that a same-host client waits for the handshake for longer than [`hanare_wire::limits::CONNECT_DEFAULT`]. The
+/// server may wait that long for a CPU.
 #[test]
 fn a_server_of_this_host_that_lacks_a_processor_is_waited_for() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -20,7 +20,8 @@ fn header() -> impl Strategy<Value = Header> {
     })
 }
 
-/// Sets the right CRC-32 for the first 36 bytes, so that the codec also checks the header's other fields.
+/// Stores the CRC-32 of the first 36 bytes in the last 4 bytes. With a right checksum, the codec checks the header's
+/// other fields too.
 fn sealed(mut bytes: [u8; HEADER_BYTES]) -> [u8; HEADER_BYTES] {
     let crc = crc32fast::hash(&bytes[..36]);
     bytes[36..].copy_from_slice(&crc.to_le_bytes());

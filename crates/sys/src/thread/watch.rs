@@ -6,10 +6,11 @@ use std::ffi::CStr;
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Two open files under `/proc` that together prove that one thread of this process has not run.
+/// Two open files under `/proc` (`schedstat` and `syscall`) that together can prove that one thread of this process has
+/// not run.
 ///
-/// A thread's CPU time is no proof. On a virtual machine, the kernel subtracts the time that the host used (stolen
-/// time). So a short run can count as zero.
+/// An unchanged CPU time of the thread is no proof. On a virtual machine, the kernel subtracts the time during which
+/// the host ran other work (stolen time). So a short run can count as zero.
 #[derive(Debug)]
 pub struct RunWatch {
     schedstat: OwnedFd,
@@ -33,14 +34,15 @@ impl RunWatch {
         Some(Self { schedstat: open("schedstat")?, syscall: open("syscall")? })
     }
 
-    /// Returns the thread's number of arrivals on a CPU if the thread is off every CPU now. Returns `None` if the
-    /// thread runs, or if it may be waiting for a child that runs on the same memory (vfork). As long as
-    /// [`arrivals`](Self::arrivals) returns the same number, the thread has not run since this call. Makes two short
-    /// system calls and allocates nothing. The watched thread must not be the calling thread.
+    /// Returns the thread's number of arrivals on a CPU if the thread runs on no CPU now. Returns `None` if the thread
+    /// runs, or if it is in a system call that starts a process. Such a call may be waiting for a child that shares the
+    /// thread's memory (vfork). As long as [`arrivals`](Self::arrivals) returns the same number, the thread has not run
+    /// since this call. Makes two short system calls and allocates nothing. The watched thread must not be the calling
+    /// thread.
     #[must_use]
     pub fn off_cpu(&self) -> Option<Arrivals> {
-        // The number is read before the state. If the thread arrives on a CPU after this line, a later call returns
-        // another number.
+        // The number is read before the thread's state. If the thread arrives on a CPU after this line, a later call of
+        // `arrivals` returns a larger number.
         let arrivals = self.arrivals()?;
         let mut text = [0u8; 256];
         let len = rustix::io::pread(&self.syscall, &mut text, 0).ok()?;
@@ -59,8 +61,8 @@ impl RunWatch {
 
 impl Drop for RunWatch {
     fn drop(&mut self) {
-        // Hanare's record of descriptors forgets these numbers before the descriptors are closed. From then on, the
-        // program may use the numbers.
+        // The numbers must leave Hanare's record before the descriptors are closed. After the close, the program may
+        // open its own files with these numbers.
         for fd in [&self.schedstat, &self.syscall] {
             descriptors::forget(fd.as_raw_fd());
         }
@@ -74,9 +76,9 @@ fn parse_arrivals(schedstat: &[u8]) -> Option<Arrivals> {
     (number > 0).then_some(Arrivals(number))
 }
 
-/// Checks whether the thread of a `syscall` file is off its CPU and not in a system call that starts a process. The
-/// kernel writes `running` for a thread on a CPU. For other threads it writes the number of the system call, or -1 for
-/// a page fault.
+/// Checks, by the text of a thread's `syscall` file, that the thread is not on a CPU and not in a system call that
+/// starts a process. The kernel writes `running` for a thread on a CPU. For other threads it writes the number of the
+/// system call, or -1 for a page fault.
 fn waits_alone(syscall: &[u8]) -> bool {
     #[cfg(target_arch = "x86_64")]
     const STARTING: [i64; 4] = [libc::SYS_clone, libc::SYS_clone3, libc::SYS_fork, libc::SYS_vfork];
@@ -107,7 +109,8 @@ mod tests {
         let watch = RunWatch::open(tid.recv().unwrap()).unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
         for _ in 0..1000 {
-            // The thread may first sleep for a short time on its way to the long sleep in `recv`.
+            // The thread may wait for a short time before it reaches the long sleep in `recv`. So the test waits until
+            // the number no longer changes.
             let mut before = watch.off_cpu();
             while before.is_none() || watch.arrivals() != before {
                 assert!(Instant::now() < deadline, "the thread waits for nothing else");
@@ -116,7 +119,8 @@ mod tests {
             }
             go.send(()).unwrap();
             assert_eq!(tid.recv(), Ok(0));
-            // The number has changed, however short the run was. The thread may even still be on its CPU.
+            // The thread has run, even if only for a short time, so its number must have changed. It may still be on
+            // its CPU.
             assert_ne!(watch.arrivals(), before);
         }
         drop(go);

@@ -16,7 +16,7 @@ pub enum Event {
         write: bool,
         /// Whether the page is present but write-protected.
         wp: bool,
-        /// Whether the page is cached but not mapped.
+        /// Whether the page is in the page cache but not mapped.
         minor: bool,
         /// The id of the thread that accessed the page. 0 without [`super::feature::THREAD_ID`].
         tid: i32,

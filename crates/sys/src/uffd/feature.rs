@@ -16,15 +16,16 @@ pub const MISSING_SHMEM: u64 = 1 << 5;
 pub const SIGBUS: u64 = 1 << 7;
 /// Fault events contain the thread id.
 pub const THREAD_ID: u64 = 1 << 8;
-/// Minor faults of shared memory (the page is cached but not mapped) can be trapped. UFFDIO_CONTINUE resolves them.
+/// Minor faults of shared memory (the page is in the page cache but not mapped) can be trapped. UFFDIO_CONTINUE
+/// resolves them.
 pub const MINOR_SHMEM: u64 = 1 << 10;
 /// Fault addresses are not rounded down to the page.
 pub const EXACT_ADDRESS: u64 = 1 << 11;
 /// Write protection works on shared memory and hugetlbfs.
 pub const WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
-/// Write-protecting a missing anonymous page leaves a marker.
+/// Write-protecting a missing anonymous page leaves a marker in its place, so that the first write traps.
 pub const WP_UNPOPULATED: u64 = 1 << 13;
-/// Pages can be poisoned (Linux 6.6).
+/// Pages can be poisoned, so that accesses raise SIGBUS (Linux 6.6).
 pub const POISON: u64 = 1 << 14;
 /// The kernel itself resolves write-protect faults and records the writes for PAGEMAP_SCAN (Linux 6.7).
 pub const WP_ASYNC: u64 = 1 << 15;

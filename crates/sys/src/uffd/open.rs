@@ -1,4 +1,4 @@
-//! Opens a userfaultfd in one of several ways, makes the UFFDIO_API handshake, and defines the errors.
+//! Opens a userfaultfd in one of several ways, makes the UFFDIO_API handshake, and defines the errors of this module.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 

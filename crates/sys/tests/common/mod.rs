@@ -50,7 +50,7 @@ fn word(seed: u64, index: usize) -> u64 {
 pub fn fill(addr: usize, len: usize, seed: u64) {
     let words: *mut u64 = std::ptr::with_exposed_provenance_mut(addr);
     for index in 0..len / 8 {
-        // SAFETY: the tests pass their own writable memory.
+        // SAFETY: each caller passes writable memory of its test, and `index` stays below the length.
         unsafe { words.add(index).write_volatile(word(seed, index)) };
     }
 }
@@ -72,13 +72,13 @@ pub fn check_zero(addr: usize, len: usize) {
 
 pub fn read(addr: usize) -> u64 {
     let word: *const u64 = std::ptr::with_exposed_provenance(addr);
-    // SAFETY: the tests pass their own readable memory, or memory whose trap they resolve.
+    // SAFETY: the address belongs to the caller's test. Otherwise the read raises a fault, which the test expects.
     unsafe { word.read_volatile() }
 }
 
 pub fn write(addr: usize, value: u64) {
     let word: *mut u64 = std::ptr::with_exposed_provenance_mut(addr);
-    // SAFETY: the tests pass their own writable memory, or memory whose trap they resolve.
+    // SAFETY: the address belongs to the caller's test, so no other code relies on its contents.
     unsafe { word.write_volatile(value) };
 }
 
@@ -97,7 +97,7 @@ pub fn next_events(uffd: &Uffd) -> Vec<Event> {
     panic!("no event within {PATIENCE:?}");
 }
 
-/// Returns the kilobytes of huge pages in the mapping that contains `addr`.
+/// Returns the size of the huge pages in the mapping that contains `addr`, in KiB.
 pub fn huge_kib(addr: usize) -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut inside = false;
