@@ -31,7 +31,7 @@ static REAL_BRK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 /// Looks up the C library's `sbrk` and `brk`.
 pub(crate) fn resolve() {
-    // SAFETY: `dlsym` gets terminated names.
+    // SAFETY: `dlsym` gets NUL-terminated names.
     unsafe {
         REAL_SBRK.store(libc::dlsym(libc::RTLD_NEXT, c"sbrk".as_ptr()), Ordering::Release);
         REAL_BRK.store(libc::dlsym(libc::RTLD_NEXT, c"brk".as_ptr()), Ordering::Release);
@@ -98,7 +98,7 @@ unsafe extern "C" fn sbrk(increment: libc::intptr_t) -> *mut c_void {
         set_errno(libc::ENOMEM);
         return FAILED;
     }
-    // SAFETY: `real` is the C library's `sbrk`, which has this type. The caller keeps the contract of sbrk(2).
+    // SAFETY: `real` is the C library's `sbrk`, which has the type below. The caller keeps the contract of sbrk(2).
     unsafe { transmute::<*mut c_void, unsafe extern "C" fn(libc::intptr_t) -> *mut c_void>(real)(increment) }
 }
 
@@ -114,6 +114,6 @@ unsafe extern "C" fn brk(addr: *mut c_void) -> c_int {
     if real.is_null() {
         return status(Err(libc::ENOMEM));
     }
-    // SAFETY: `real` is the C library's `brk`, which has this type. The caller keeps the contract of brk(2).
+    // SAFETY: `real` is the C library's `brk`, which has the type below. The caller keeps the contract of brk(2).
     unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> c_int>(real)(addr) }
 }

@@ -19,11 +19,11 @@ static IS_FIRST: AtomicBool = AtomicBool::new(false);
 fn real() -> Option<Register> {
     let mut found = REAL.load(Ordering::Acquire);
     if found.is_null() {
-        // SAFETY: `dlsym` gets a terminated name.
+        // SAFETY: `dlsym` gets a NUL-terminated name.
         found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"__register_atfork".as_ptr()) };
         REAL.store(found, Ordering::Release);
     }
-    // SAFETY: `found` is not null, so it is the C library's function of this type.
+    // SAFETY: `found` is not null, so it is the C library's `real`, which has the type `Register`.
     (!found.is_null()).then(|| unsafe { transmute::<*mut c_void, Register>(found) })
 }
 
@@ -73,7 +73,7 @@ unsafe extern "C" fn fork() -> libc::pid_t {
         crate::answer::set_errno(libc::EAGAIN);
         return -1;
     };
-    // SAFETY: `call` is the C library's `fork`, which has this type.
+    // SAFETY: `call` is the C library's `fork`, which has the type `Call`.
     unsafe { transmute::<*mut c_void, Call>(call)() }
 }
 

@@ -39,7 +39,7 @@ const NOTE_NAME: &[u8] = b"Go\0";
 /// build may leave this note out. So a process that has `crosscall2`, the function through which C calls Go, also
 /// counts as linked with Go.
 pub(crate) fn find() {
-    // SAFETY: `dlsym` gets terminated names.
+    // SAFETY: `dlsym` gets NUL-terminated names.
     let (entry, find_object) = unsafe {
         let find_object = libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr());
         (libc::dlsym(libc::RTLD_DEFAULT, c"crosscall2".as_ptr()), find_object)

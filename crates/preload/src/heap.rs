@@ -28,7 +28,7 @@ const PAGE: usize = 4096;
 /// Checks whether the program itself defines the `malloc` family. Then the dynamic linker uses the program's
 /// definitions, too. Definitions in the program's libraries are not used, because they come after this library's.
 pub(crate) fn is_the_programs() -> bool {
-    // SAFETY: `dlsym` gets a terminated name.
+    // SAFETY: `dlsym` gets a NUL-terminated name.
     let bound = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"calloc".as_ptr()) };
     !bound.is_null() && !OWN.contains(bound as usize)
 }

@@ -161,13 +161,13 @@ unsafe extern "C" fn symbol_of_version(
 /// returned. That library may be looking up the function that its own definition calls.
 ///
 /// # Safety
-/// `name` is a terminated text.
+/// `name` is a NUL-terminated text.
 unsafe fn instead_of(found: *mut c_void, name: *const c_char) -> *mut c_void {
     if found.is_null() || !LIBRARY.contains(found as usize) {
         return found;
     }
-    // SAFETY: `symbol` is the linker's `dlsym`, which has this type, and `name` is terminated. This library makes the
-    // call, so `RTLD_NEXT` finds the definition after this library's.
+    // SAFETY: `symbol` is the linker's `dlsym`, which has this type, and `name` is NUL-terminated. This library makes
+    // the call, so `RTLD_NEXT` finds the definition after this library's.
     let [bound, next] = unsafe {
         let symbol = transmute::<*mut c_void, Symbol>(linkers_symbol());
         [symbol(libc::RTLD_DEFAULT, name), symbol(libc::RTLD_NEXT, name)]

@@ -52,7 +52,8 @@ unsafe extern "C" fn pthread_mutexattr_setrobust(attributes: *mut pthread_mutexa
         begin();
         watch_this_thread();
     }
-    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
+    // SAFETY: `call` is the C library's `pthread_mutexattr_setrobust`, which has the type `SetRobust`. Its arguments
+    // are the caller's.
     unsafe { transmute::<*mut c_void, SetRobust>(call)(attributes, robust) }
 }
 

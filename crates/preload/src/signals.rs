@@ -86,7 +86,8 @@ unsafe fn set_handler(real: &Real, signum: c_int, handler: sighandler_t, flags: 
         };
     }
     match real.get() {
-        // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
+        // SAFETY: `call` is the C library's `set_handler`, which has the type `SignalCall`. Its arguments are the
+        // caller's.
         Some(call) => unsafe { transmute::<*mut c_void, SignalCall>(call)(signum, handler) },
         None => {
             set_errno(libc::ENOSYS);
@@ -233,8 +234,8 @@ extern "C" fn sighold(signum: c_int) -> c_int {
 unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut libc::pthread_attr_t, set: *const sigset_t) -> c_int {
     type Call = unsafe extern "C" fn(*mut libc::pthread_attr_t, *const sigset_t) -> c_int;
     let Some(call) = real::pthread_attr_setsigmask_np.get() else { return libc::ENOSYS };
-    // SAFETY: `call` is the C library's function of this type. It gets the caller's arguments, with the trap signal
-    // removed from the set.
+    // SAFETY: `call` is the C library's `pthread_attr_setsigmask_np`, which has the type `Call`. It gets the caller's
+    // arguments, with the trap signal removed from the set.
     unsafe {
         let mask = Mask::new(set);
         transmute::<*mut c_void, Call>(call)(attributes, mask.given())

@@ -137,7 +137,7 @@ unsafe extern "C" fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     let Some(call) = real::pthread_create.get() else { return libc::EAGAIN };
-    // SAFETY: `call` is the C library's `pthread_create`, which has this type.
+    // SAFETY: `call` is the C library's `pthread_create`, which has the type `Create`.
     let call = unsafe { transmute::<*mut c_void, Create>(call) };
     // SAFETY: under the contract of pthread_create(3), `attributes` is null or valid.
     let Some((stack, is_cut)) = keeping_errno(|| unsafe { far_stack(attributes) }) else {

@@ -89,7 +89,7 @@ fn is_near_object(info: &libc::dl_phdr_info) -> bool {
     if info.dlpi_name.is_null() {
         return false;
     }
-    // SAFETY: `dlpi_name` is not null, and the dynamic linker's strings are terminated.
+    // SAFETY: `dlpi_name` is not null, and the dynamic linker's strings are NUL-terminated.
     let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     NEAR_OBJECTS.iter().any(|near| name.starts_with(near))

@@ -61,7 +61,7 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
+    // SAFETY: `call` is the C library's `ioctl`, which has the type `Call`. Its arguments are the caller's.
     again(&[argument], || unsafe { transmute::<*mut _, Call>(call)(fd, request, argument) }.into()) as c_int
 }
 
@@ -74,7 +74,7 @@ unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
+    // SAFETY: `call` is the C library's `prctl`, which has the type `Call`. Its arguments are the caller's.
     again(&[a, b, c, d], || unsafe { transmute::<*mut _, Call>(call)(option, a, b, c, d) }.into()) as c_int
 }
 
@@ -91,7 +91,7 @@ unsafe fn control(real: &real::Real, fd: c_int, command: c_int, argument: usize)
         set_errno(libc::EBADF);
         return -1;
     }
-    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
+    // SAFETY: `call` is the C library's `control`, which has the type `Call`. Its arguments are the caller's.
     again(&[argument], || unsafe { transmute::<*mut _, Call>(call)(fd, command, argument) }.into()) as c_int
 }
 
@@ -131,6 +131,6 @@ unsafe extern "C-unwind" fn syscall(
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
+    // SAFETY: `call` is the C library's `syscall`, which has the type `Call`. Its arguments are the caller's.
     again(&[a, b, c, d, e, f], || unsafe { transmute::<*mut _, Call>(call)(number, a, b, c, d, e, f) })
 }

@@ -168,7 +168,7 @@ macro_rules! one_buffer {
         ) -> ssize_t {
             type Call = unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t $(, $type)* $(, one_buffer!(@ $room))?) -> ssize_t;
             let Some(call) = real::$name.get() else { return refused(libc::ENOSYS) };
-            // SAFETY: `call` is the C library's function of this name, which has this type.
+            // SAFETY: `call` is the C library's `$name`, which has the type `Call`.
             let call = unsafe { transmute::<*mut c_void, Call>(call) };
             if !is_far(buffer, len) $(|| len > $room)? {
                 // SAFETY: the caller keeps the contract of the call.
@@ -216,7 +216,7 @@ macro_rules! many_buffers {
         pub(crate) unsafe extern "C-unwind" fn $name(fd: c_int, buffers: *const iovec, count: c_int $(, $more: $type)*) -> ssize_t {
             type Call = unsafe extern "C-unwind" fn(c_int, *const iovec, c_int $(, $type)*) -> ssize_t;
             let Some(call) = real::$name.get() else { return refused(libc::ENOSYS) };
-            // SAFETY: `call` is the C library's function of this name, which has this type.
+            // SAFETY: `call` is the C library's `$name`, which has the type `Call`.
             let call = unsafe { transmute::<*mut c_void, Call>(call) };
             let far = match kernel_is_blind() && count > 0 {
                 // SAFETY: under the contract of the call, the table and its buffers are valid.
@@ -271,7 +271,7 @@ type Addressed<A, L> = unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t, c
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     let Some(call) = real::recv.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `recv`, which has the type `Transfer`.
     let call = unsafe { transmute::<*mut c_void, Transfer>(call) };
     if !is_far(buffer, len) {
         // SAFETY: the caller keeps the contract of recv(2).
@@ -297,7 +297,8 @@ unsafe extern "C-unwind" fn __recv_chk(
         return unsafe { recv(fd, buffer, len, flags) };
     }
     let Some(call) = real::__recv_chk.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's function of this name. It ends the program, because `len` is too large.
+    // SAFETY: `call` is the C library's `__recv_chk`, which has the type `Call`. It ends the program, because `len` is
+    // too large.
     unsafe { transmute::<*mut c_void, Call>(call)(fd, buffer, len, room, flags) }
 }
 
@@ -307,7 +308,7 @@ pub(crate) unsafe extern "C-unwind" fn send(fd: c_int, buffer: *mut c_void, len:
     if keeps_pages(fd, flags) {
         return refused(libc::ENOBUFS);
     }
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `send`, which has the type `Transfer`.
     let call = unsafe { transmute::<*mut c_void, Transfer>(call) };
     if !is_far(buffer, len) {
         // SAFETY: the caller keeps the contract of send(2).
@@ -329,7 +330,7 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
     address_len: *mut socklen_t,
 ) -> ssize_t {
     let Some(call) = real::recvfrom.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `recvfrom`, which has the type `Addressed<*mut sockaddr, *mut socklen_t>`.
     let call = unsafe { transmute::<*mut c_void, Addressed<*mut sockaddr, *mut socklen_t>>(call) };
     if !kernel_is_blind() {
         // SAFETY: the caller keeps the contract of recvfrom(2).
@@ -380,7 +381,8 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
         return unsafe { recvfrom(fd, buffer, len, flags, address, address_len) };
     }
     let Some(call) = real::__recvfrom_chk.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's function of this name. It ends the program, because `len` is too large.
+    // SAFETY: `call` is the C library's `__recvfrom_chk`, which has the type `Call`. It ends the program, because `len`
+    // is too large.
     unsafe { transmute::<*mut c_void, Call>(call)(fd, buffer, len, room, flags, address, address_len) }
 }
 
@@ -397,7 +399,7 @@ pub(crate) unsafe extern "C-unwind" fn sendto(
     if keeps_pages(fd, flags) {
         return refused(libc::ENOBUFS);
     }
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `sendto`, which has the type `Addressed<*const sockaddr, socklen_t>`.
     let call = unsafe { transmute::<*mut c_void, Addressed<*const sockaddr, socklen_t>>(call) };
     // SAFETY: under the contract of sendto(2), `address` is null or valid for `address_len` bytes.
     let near_address = unsafe { given_bytes(address, address_len as usize) };
@@ -456,7 +458,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr
     if keeps_pages(fd, flags) {
         return refused(libc::ENOBUFS);
     }
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `sendmsg`, which has the type `OnMessage`.
     let call = unsafe { transmute::<*mut c_void, OnMessage>(call) };
     // SAFETY: the caller keeps the contract of sendmsg(2).
     let Some((header, total)) = (unsafe { far_message(message) }) else {
@@ -487,7 +489,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let Some(call) = real::recvmsg.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `recvmsg`, which has the type `OnMessage`.
     let call = unsafe { transmute::<*mut c_void, OnMessage>(call) };
     // SAFETY: the caller keeps the contract of recvmsg(2).
     let Some((header, total)) = (unsafe { far_message(message) }) else {
@@ -535,7 +537,7 @@ pub(crate) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, 
 unsafe extern "C-unwind" fn getrandom(buffer: *mut c_void, len: size_t, flags: c_uint) -> ssize_t {
     type Call = unsafe extern "C-unwind" fn(*mut c_void, size_t, c_uint) -> ssize_t;
     let Some(call) = real::getrandom.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `getrandom`, which has the type `Call`.
     let call = unsafe { transmute::<*mut c_void, Call>(call) };
     if !is_far(buffer, len) {
         // SAFETY: the caller keeps the contract of getrandom(2).

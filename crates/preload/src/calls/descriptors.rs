@@ -30,7 +30,7 @@ unsafe extern "C-unwind" fn close_for(fd: c_int, caller: usize) -> c_int {
         return refused(libc::EBADF);
     }
     match real::close.known() {
-        // SAFETY: `call` is the C library's `close`, which has this type. The argument is the caller's.
+        // SAFETY: `call` is the C library's `close`, which has the type `Close`. The argument is the caller's.
         Some(call) => unsafe { transmute::<*mut c_void, Close>(call)(fd) },
         // SAFETY: the argument is a number. The closed descriptor belongs to the caller.
         None => status(unsafe { kernel(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) }.map(drop)),

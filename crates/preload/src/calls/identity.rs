@@ -43,7 +43,7 @@ macro_rules! changes {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             let Some(call) = real::$name.get() else { return refused(libc::ENOSYS) };
-            // SAFETY: `call` is the C library's function of this name, which has this type.
+            // SAFETY: `call` is the C library's `$name`, which has the type below.
             let call = unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(call) };
             // SAFETY: the arguments are plain numbers.
             on_near_stack(|| unsafe { call($($argument),*) })
@@ -67,7 +67,7 @@ changes! {
 unsafe fn set_groups(count: size_t, list: *const gid_t) -> c_int {
     type Call = unsafe extern "C" fn(size_t, *const gid_t) -> c_int;
     let Some(call) = real::setgroups.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's `setgroups`, which has this type. The caller vouches for the list.
+    // SAFETY: `call` is the C library's `setgroups`, which has the type `Call`. The caller vouches for the list.
     on_near_stack(|| unsafe { transmute::<*mut c_void, Call>(call)(count, list) })
 }
 
@@ -95,7 +95,7 @@ unsafe extern "C" fn initgroups(user: *const c_char, group: gid_t) -> c_int {
     let Some(buffer) = Buffer::new(GROUPS_MAX * size_of::<gid_t>()) else { return refused(libc::ENOMEM) };
     let list = buffer.pointer().cast::<gid_t>();
     let mut found = GROUPS_MAX as c_int;
-    // SAFETY: under the contract of initgroups(3), `user` is terminated. `list` has room for `found` groups.
+    // SAFETY: under the contract of initgroups(3), `user` is NUL-terminated. `list` has room for `found` groups.
     unsafe {
         let user = text(user);
         // Groups beyond the kernel's limit are left out.

@@ -35,7 +35,7 @@ fn show() {
     }
     if !IS_SHOWN.swap(true, Ordering::Relaxed) {
         let before = errno();
-        // SAFETY: `ENTRY` holds a terminated text. It lives as long as this library, which is never unloaded.
+        // SAFETY: `ENTRY` holds a NUL-terminated text. It lives as long as this library, which is never unloaded.
         if unsafe { libc::putenv(ENTRY.as_ptr().cast_mut().cast()) } != 0 {
             IS_SHOWN.store(false, Ordering::Relaxed);
         }
@@ -54,7 +54,7 @@ impl Carried {
     /// then the environment needs no change.
     ///
     /// # Safety
-    /// `list` is null, or a list of terminated texts that ends with null and does not change.
+    /// `list` is null, or a list of NUL-terminated texts that ends with null and does not change.
     pub(crate) unsafe fn new(list: *const *const c_char) -> Option<Carried> {
         if !limits::is_limited() || list.is_null() {
             return None;
@@ -69,7 +69,7 @@ impl Carried {
             if entry.is_null() {
                 break;
             }
-            // SAFETY: `entry` is a terminated text of a valid list.
+            // SAFETY: `entry` is a NUL-terminated text of a valid list.
             let rest = unsafe { CStr::from_ptr(entry) }.to_bytes().strip_prefix(VARIABLE.as_bytes());
             if !rest.is_some_and(|rest| rest.starts_with(b"=")) {
                 entries.push(entry);

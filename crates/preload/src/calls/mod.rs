@@ -45,7 +45,7 @@ macro_rules! wrap {
                 crate::answer::set_errno(libc::ENOSYS);
                 return -1;
             };
-            // SAFETY: the symbol is the C library's function of this name, which has this type.
+            // SAFETY: the symbol is the C library's `$name`, which has the type below.
             let call = unsafe {
                 std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C-unwind" fn($($type),*) -> $result>(call)
             };

@@ -253,7 +253,7 @@ pub(crate) unsafe fn filled_bytes<'a, T>(argument: *mut T, len: usize) -> Near<'
     unsafe { Near::new(argument.cast(), len, Back::Whole) }
 }
 
-/// Makes a `Near` for a terminated string, such as a path.
+/// Makes a `Near` for a NUL-terminated string, such as a path.
 ///
 /// # Safety
 /// `argument` is null or valid up to its end.
@@ -262,7 +262,7 @@ pub(crate) unsafe fn text<'a>(argument: *const c_char) -> Near<'a> {
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), text_len(argument), Back::Nothing) }
 }
 
-/// Makes a `Near` for a terminated string that the call changes in place.
+/// Makes a `Near` for a NUL-terminated string that the call changes in place.
 ///
 /// # Safety
 /// `argument` is null or valid up to its end.
@@ -271,7 +271,7 @@ pub(crate) unsafe fn changed_text<'a>(argument: *mut c_char) -> Near<'a> {
     unsafe { Near::new(argument.cast(), text_len(argument), Back::Whole) }
 }
 
-/// Makes a `Near` for a terminated string of any length, such as a command.
+/// Makes a `Near` for a NUL-terminated string of any length, such as a command.
 ///
 /// # Safety
 /// `argument` is null or valid up to its end.

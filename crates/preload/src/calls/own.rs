@@ -119,24 +119,24 @@ pub(crate) unsafe extern "C-unwind" fn process_vm_writev(
 /// leads to no file.
 ///
 /// # Safety
-/// `path` is null, far, or a terminated text.
+/// `path` is null, far, or a NUL-terminated text.
 pub(crate) unsafe fn is_hidden(dir: c_int, path: *const c_char) -> bool {
     if far::trap_signal() != Some(libc::SIGSEGV) || path.is_null() || far::contains(path as usize) {
         return false;
     }
-    // SAFETY: `path` is neither null nor far, so it is a terminated text.
+    // SAFETY: `path` is neither null nor far, so it is a NUL-terminated text.
     let name = unsafe { CStr::from_ptr(path) }.to_bytes();
     let is_named_so = name == b"mem" || name.ends_with(b"/mem");
-    // SAFETY: `path` is neither null nor far, so it is a terminated text.
+    // SAFETY: `path` is neither null nor far, so it is a NUL-terminated text.
     is_named_so && unsafe { place(dir, path) }.is_some_and(|place| is_own_memory(&place))
 }
 
 /// Returns the path of the file that `path` leads to, without symbolic links.
 ///
 /// # Safety
-/// `path` is a terminated text.
+/// `path` is a NUL-terminated text.
 unsafe fn place(dir: c_int, path: *const c_char) -> Option<Vec<u8>> {
-    // SAFETY: the caller promises that `path` is terminated.
+    // SAFETY: the caller promises that `path` is NUL-terminated.
     let near = unsafe { text(path) };
     let flags = (libc::O_PATH | libc::O_CLOEXEC) as usize;
     // SAFETY: the path is near and terminated. The descriptor gives no access to the file, and is closed below.
@@ -144,7 +144,7 @@ unsafe fn place(dir: c_int, path: *const c_char) -> Option<Vec<u8>> {
     let link = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).ok()?;
     let mut place = vec![0u8; 4096];
     let (link, to) = (link.as_ptr() as usize, place.as_mut_ptr() as usize);
-    // SAFETY: `link` is terminated, `to` is a local buffer of this length, and `fd` belongs to this function.
+    // SAFETY: `link` is NUL-terminated, `to` is a local buffer of this length, and `fd` belongs to this function.
     let len = unsafe {
         let len = kernel(libc::SYS_readlinkat, [libc::AT_FDCWD as usize, link, to, place.len(), 0, 0]);
         kernel(libc::SYS_close, [fd, 0, 0, 0, 0, 0]).ok()?;
@@ -173,8 +173,8 @@ macro_rules! opening {
             #[allow(unused_mut, unused_assignments)] // without `dir`, a path begins at the working directory
             let mut dir = libc::AT_FDCWD;
             $(dir = $dir;)?
-            // SAFETY: under the contract of open(2), the path is a terminated string. `call` is the C library's
-            // function of this type.
+            // SAFETY: under the contract of open(2), the path is a NUL-terminated string. `call` is the C library's
+            // `$name`, which has the type `Call`.
             unsafe {
                 let near = text(path);
                 if is_hidden(dir, near.pointer().cast()) {

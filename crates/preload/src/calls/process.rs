@@ -52,8 +52,8 @@ unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -
         set_errno(libc::ENOSYS);
         return std::ptr::null_mut();
     };
-    // SAFETY: under the contract of popen(3), both strings are terminated. `call` is the C library's `popen`, which has
-    // this type.
+    // SAFETY: under the contract of popen(3), both strings are NUL-terminated. `call` is the C library's `popen`, which
+    // has the type `Call`.
     unsafe {
         let command = long_text(command);
         transmute::<*mut c_void, Call>(call)(command.pointer().cast(), mode)
@@ -111,7 +111,7 @@ unsafe fn measure(list: List) -> (usize, usize, bool) {
         if string.is_null() {
             return (count, bytes, far);
         }
-        // SAFETY: the strings of a valid list are terminated.
+        // SAFETY: the strings of a valid list are NUL-terminated.
         let len = unsafe { libc::strlen(string) } + 1;
         far |= is_far(string.cast(), len);
         (count, bytes) = (count + 1, bytes + len);
@@ -153,7 +153,8 @@ fn refused() -> c_int {
 unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
     let Some(call) = real::execve.get() else { return refused() };
-    // SAFETY: the caller keeps the contract of execve(2). `call` is the C library's `execve`, which has this type.
+    // SAFETY: the caller keeps the contract of execve(2). `call` is the C library's `execve`, which has the type
+    // `Call`.
     unsafe {
         let carried = Carried::new(environment);
         let environment = carried.as_ref().map_or(environment, Carried::list);
@@ -167,7 +168,8 @@ unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environ
 unsafe extern "C-unwind" fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
     let Some(call) = real::execvpe.get() else { return refused() };
-    // SAFETY: the caller keeps the contract of execvpe(3). `call` is the C library's `execvpe`, which has this type.
+    // SAFETY: the caller keeps the contract of execvpe(3). `call` is the C library's `execvpe`, which has the type
+    // `Call`.
     unsafe {
         let carried = Carried::new(environment);
         let environment = carried.as_ref().map_or(environment, Carried::list);
@@ -208,7 +210,7 @@ unsafe extern "C-unwind" fn ptrace(request: c_uint, process: pid_t, addr: *mut c
         // SAFETY: `_exit` ends only the child. Its parent goes on.
         unsafe { libc::_exit(125) };
     }
-    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
+    // SAFETY: `call` is the C library's `ptrace`, which has the type `Call`. Its arguments are the caller's.
     unsafe { transmute::<*mut c_void, Call>(call)(request, process, addr, data) }
 }
 
@@ -251,7 +253,8 @@ unsafe fn spawn(
     environment: List,
 ) -> c_int {
     let Some(call) = real.get() else { return libc::ENOSYS };
-    // SAFETY: the caller keeps the contract of posix_spawn(3). `call` is the C library's function of this type.
+    // SAFETY: the caller keeps the contract of posix_spawn(3). `call` is the C library's `spawn`, which has the type
+    // `Spawn`.
     unsafe {
         let carried = Carried::new(environment);
         let environment = carried.as_ref().map_or(environment, Carried::list);

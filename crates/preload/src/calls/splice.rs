@@ -152,7 +152,7 @@ pub(crate) unsafe extern "C-unwind" fn vmsplice(
 ) -> ssize_t {
     type Call = unsafe extern "C-unwind" fn(c_int, *const iovec, size_t, c_uint) -> ssize_t;
     let Some(call) = real::vmsplice.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's `vmsplice`, which has this type.
+    // SAFETY: `call` is the C library's `vmsplice`, which has the type `Call`.
     let call = unsafe { transmute::<*mut c_void, Call>(call) };
     // SAFETY: the caller keeps the contract of vmsplice(2).
     let through = || unsafe { call(fd, buffers, count, flags) };
@@ -214,8 +214,8 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
             return refused(libc::EOPNOTSUPP) as c_int;
         }
     }
-    // SAFETY: `call` is the C library's `setsockopt`, which has this type. It gets the caller's arguments, with a near
-    // copy of a far value.
+    // SAFETY: `call` is the C library's `setsockopt`, which has the type `Call`. It gets the caller's arguments, with a
+    // near copy of a far value.
     unsafe {
         let value = given_bytes(value, len as usize);
         transmute::<*mut c_void, Call>(call)(fd, level, name, value.pointer(), len)
@@ -253,6 +253,6 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     if keeps_pages(fd, flags) {
         return refused(libc::ENOBUFS) as c_int;
     }
-    // SAFETY: `call` is the C library's `sendmmsg`, which has this type. The arguments are the caller's.
+    // SAFETY: `call` is the C library's `sendmmsg`, which has the type `Call`. The arguments are the caller's.
     unsafe { transmute::<*mut c_void, Call>(call)(fd, messages, count, flags) }
 }

@@ -54,7 +54,7 @@ unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack_t) 
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `sigaltstack`, which has the type `Call`.
     let call = unsafe { transmute::<*mut std::ffi::c_void, Call>(call) };
     if !kernel_is_blind() {
         // SAFETY: the arguments are the caller's, and `call` is sigaltstack(2).

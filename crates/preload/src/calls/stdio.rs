@@ -129,7 +129,8 @@ unsafe fn read_checked(
         return unsafe { read_blocks(real, to, size, count, stream) };
     }
     let Some(call) = checked.get() else { return 0 };
-    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
+    // SAFETY: `call` is the C library's `read_checked`, which has the type `CheckedBlocks`. Its arguments are the
+    // caller's.
     unsafe { transmute::<*mut c_void, CheckedBlocks>(call)(to, room, size, count, stream) }
 }
 
@@ -179,7 +180,7 @@ unsafe extern "C-unwind" fn fwrite_unlocked(
 unsafe fn put_text(real: &Real, blocks: &Real, text: *const c_char, stream: *mut FILE) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char, *mut FILE) -> c_int;
     if super::near::kernel_is_blind() {
-        // SAFETY: under the contract of fputs(3), `text` is terminated.
+        // SAFETY: under the contract of fputs(3), `text` is NUL-terminated.
         let len = unsafe { libc::strlen(text) };
         if is_far(text.cast(), len) {
             // SAFETY: `text` has `len` bytes, and `blocks` has the type of fwrite(3).
@@ -211,9 +212,9 @@ unsafe extern "C" {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn puts(text: *const c_char) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char) -> c_int;
-    // SAFETY: under the contract of puts(3), `text` is terminated.
+    // SAFETY: under the contract of puts(3), `text` is NUL-terminated.
     if super::near::kernel_is_blind() && is_far(text.cast(), unsafe { libc::strlen(text) }) {
-        // SAFETY: `stdout` is the C library's stream, and both strings are terminated. Both are written under the
+        // SAFETY: `stdout` is the C library's stream, and both strings are NUL-terminated. Both are written under the
         // stream's lock.
         unsafe {
             flockfile(stdout);
@@ -225,7 +226,7 @@ unsafe extern "C-unwind" fn puts(text: *const c_char) -> c_int {
         }
     }
     let Some(call) = real::puts.get() else { return libc::EOF };
-    // SAFETY: `call` is the C library's `puts`, which has this type. The argument is the caller's.
+    // SAFETY: `call` is the C library's `puts`, which has the type `Call`. The argument is the caller's.
     unsafe { transmute::<*mut c_void, Call>(call)(text) }
 }
 
@@ -235,7 +236,8 @@ unsafe extern "C-unwind" fn setvbuf(stream: *mut FILE, buffer: *mut c_char, mode
     type Call = unsafe extern "C-unwind" fn(*mut FILE, *mut c_char, c_int, size_t) -> c_int;
     let Some(call) = real::setvbuf.get() else { return -1 };
     let (buffer, len) = if is_far(buffer.cast(), len) { (std::ptr::null_mut(), 0) } else { (buffer, len) };
-    // SAFETY: `call` is the C library's `setvbuf`, which has this type. A stream needs no buffer from the program.
+    // SAFETY: `call` is the C library's `setvbuf`, which has the type `Call`. A stream needs no buffer from the
+    // program.
     unsafe { transmute::<*mut c_void, Call>(call)(stream, buffer, mode, len) }
 }
 
@@ -246,6 +248,6 @@ unsafe extern "C-unwind" fn setbuf(stream: *mut FILE, buffer: *mut c_char) {
         return;
     }
     let Some(call) = real::setbuf.get() else { return };
-    // SAFETY: `call` is the C library's `setbuf`, which has this type. The arguments are the caller's.
+    // SAFETY: `call` is the C library's `setbuf`, which has the type `Call`. The arguments are the caller's.
     unsafe { transmute::<*mut c_void, Call>(call)(stream, buffer) }
 }

@@ -161,7 +161,7 @@ unsafe extern "C-unwind" fn timer_create(clock: clockid_t, event: *mut Event, ti
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `timer_create`, which has the type `Call`.
     let call = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Call>(call) };
     if !kernel_is_blind() || event.is_null() {
         // SAFETY: the arguments are the caller's, and `call` is timer_create(2).
