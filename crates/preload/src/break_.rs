@@ -38,8 +38,9 @@ pub(crate) fn resolve() {
     }
 }
 
-/// Checks whether the caller's break is far. The first call reserves address space for the break. As in the C library,
-/// two threads must not change the break at once.
+/// Checks whether `brk` and `sbrk` move the break in far memory for the calling thread. For Hanare's own threads they
+/// move the kernel's break. The first call reserves address space for the break. As in the C library, two threads must
+/// not change the break at the same time.
 fn is_far() -> bool {
     if far::is_own_thread() {
         return false;
@@ -65,10 +66,10 @@ fn move_to(wanted: usize) -> Result<usize, c_int> {
     }
     let (old, new) = (now.next_multiple_of(PAGE), wanted.next_multiple_of(PAGE));
     if new > old {
-        // SAFETY: the program does not use the memory beyond its break yet.
+        // SAFETY: the program does not yet use the memory between the old and the new break.
         unsafe { far::protect(old, new - old, libc::PROT_READ | libc::PROT_WRITE) }?;
     } else if new < old {
-        // SAFETY: the program gives up the memory beyond its new break.
+        // SAFETY: the program gives up the memory between the new and the old break.
         unsafe {
             far::discard(new, old - new);
             far::protect(new, old - new, libc::PROT_NONE)?;

@@ -107,6 +107,7 @@ fn look_up() {
 /// and exceed its budget.
 fn refuse(error: &dyn std::fmt::Display) -> ! {
     answer::say(format_args!("hanare: {error}\n"));
-    // SAFETY: `_exit` ends the process at once. 125 is the exit code of Hanare's own errors before the program runs.
+    // SAFETY: `_exit` ends the process immediately. 125 is the exit code of Hanare's own errors before the program
+    // runs.
     unsafe { libc::_exit(125) }
 }

@@ -17,13 +17,14 @@ use libc::{pthread_key_t, pthread_mutexattr_t};
 use crate::answer::{keeping_errno, kernel};
 use crate::calls::real;
 
-/// Most robust mutexes of a thread that the kernel examines when the thread ends.
+/// Maximum number of a thread's robust mutexes that are marked when the thread ends. The kernel has the same limit.
 const MUTEXES_MAX: usize = 2048;
-/// Most rounds in which the C library runs the destructors of a thread's data (PTHREAD_DESTRUCTOR_ITERATIONS). Another
-/// round follows if a destructor stores new data. Hanare's destructor marks the mutexes in the last round.
+/// Maximum number of rounds in which the C library runs the destructors of a thread's data
+/// (PTHREAD_DESTRUCTOR_ITERATIONS). Another round follows if a destructor stores new data. Hanare's destructor marks
+/// the mutexes in the last round.
 const ROUNDS: usize = 4;
-/// Most attempts to wake a waiting thread. A page may be evicted between an access and the system call, but not this
-/// often.
+/// Maximum number of attempts to wake a waiting thread. A page may be evicted between an access and the system call,
+/// but not this often.
 const TRIES: u32 = 100;
 
 const OWNER_DIED: u32 = 1 << 30;
@@ -61,8 +62,8 @@ fn begin() {
     let mut key: pthread_key_t = 0;
     // SAFETY: `key` is a local variable. `at_end` is a function of this library, which is never unloaded.
     if KEY.load(Ordering::Acquire) == 0 && unsafe { libc::pthread_key_create(&raw mut key, Some(at_end)) } == 0 {
-        // If two threads run `begin` at once, they create two keys. Both keys have the same destructor, so two are
-        // harmless.
+        // If two threads run `begin` at the same time, they create two keys. This is harmless, because both keys have
+        // the same destructor.
         KEY.store(key as usize + 1, Ordering::Release);
     }
 }
@@ -83,8 +84,8 @@ pub(crate) fn watch_this_thread() {
 
 fn set_rounds(round: usize) {
     if let Some(key) = key() {
-        // If this call fails for lack of memory, the kernel marks the mutexes. SAFETY: `key` is never deleted, and the
-        // value is a plain number.
+        // If this call fails for lack of memory, only the kernel marks the thread's mutexes.
+        // SAFETY: `key` is never deleted, and the value is a plain number.
         let _ = unsafe { libc::pthread_setspecific(key, round as *const c_void) };
     }
 }
@@ -94,7 +95,7 @@ fn set_rounds(round: usize) {
 unsafe extern "C" fn at_end(round: *mut c_void) {
     match round as usize {
         round if round < ROUNDS => set_rounds(round + 1),
-        // SAFETY: in the last round, none of the thread's code releases a mutex any more.
+        // SAFETY: the thread is ending. In the last round, no other code of the thread releases a mutex.
         _ => unsafe { give_up() },
     }
 }
@@ -103,7 +104,7 @@ unsafe extern "C" fn at_end(round: *mut c_void) {
 /// none of these mutexes is far.
 ///
 /// # Safety
-/// The thread is ending, and none of its code releases a mutex any more.
+/// The thread is ending, and no other code of the thread releases a mutex.
 unsafe fn give_up() {
     let (mut head, mut len) = (null_mut::<Head>(), 0_usize);
     let args = [0, &raw mut head as usize, &raw mut len as usize, 0, 0, 0];

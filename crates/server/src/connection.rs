@@ -205,8 +205,8 @@ fn answer(channel: &mut Channel<'_>, header: &Header, code: ErrorCode, text: &st
     Ok(Served::Fine)
 }
 
-/// Converts the error of a range. Sends the client an ERROR if the connection can go on. Otherwise returns how the
-/// connection ends.
+/// Reports the failed transfer of a range. If the connection can go on, sends the client an ERROR. Otherwise returns
+/// how the connection ends.
 fn answer_range(channel: &mut Channel<'_>, header: &Header, e: RangeError) -> Result<Served, LinkError> {
     match e {
         RangeError::Link(e) => Err(e),

@@ -19,7 +19,7 @@ use memmap2::MmapMut;
 
 /// Bytes that are left to the system, for other processes and for the server's own tables.
 const SYSTEM_MARGIN_BYTES: u64 = 64 << 20;
-/// Most bytes that are handed out between two checks of the available memory.
+/// Maximum number of bytes that are handed out between two checks of the available memory.
 const LOOK_BYTES: u64 = 64 << 20;
 /// Time after which the result of a check of the available memory is out of date.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

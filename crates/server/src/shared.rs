@@ -20,7 +20,7 @@ pub(crate) struct Store {
     pub(crate) memory: Memory,
     pub(crate) spill: Option<Arc<SpillDir>>,
     pub(crate) stats: Stats,
-    /// Most bytes that each session may hold. [`NO_QUOTA`] means no limit.
+    /// Maximum number of bytes that each session may hold. [`NO_QUOTA`] means no limit.
     pub(crate) client_quota_bytes: u64,
     since: Instant,
 }

@@ -97,9 +97,9 @@ impl Table {
         Ok(pool.run(place, within, bytes))
     }
 
-    /// Returns the place of the slot at `offset`, the offset within the slot, and a number of bytes. The bytes end
-    /// before the first later slot that is not adjacent, or for which `fit` returns false. Their number is at most
-    /// `bytes_max`.
+    /// Returns the place of the slot at `offset`, the offset within the slot, and the length in bytes of a run. The run
+    /// ends before the first later slot that is not stored adjacently, or for which `fit` returns false. The run has at
+    /// most `bytes_max` bytes.
     fn run_while(&self, offset: u64, bytes_max: usize, fit: impl Fn(u64) -> bool) -> (Place, usize, usize) {
         let size = self.slot_size as u64;
         let (slot, within) = (offset / size, (offset % size) as usize);

@@ -26,7 +26,7 @@ pub(crate) struct Turns {
     last: AtomicU64,
     /// Time when `last` last changed from one session to another, in microseconds since `start`. 0 means never.
     changed_us: AtomicU64,
-    /// Most pieces of long ranges that may move at once while several sessions are served.
+    /// Maximum number of pieces of long ranges that may move at the same time while several sessions are served.
     turns_max: usize,
     queue: Mutex<Queue>,
     next: Condvar,

@@ -12,10 +12,10 @@ use crate::connection::ServerState;
 const ROUND: Duration = Duration::from_secs(1);
 /// The shortest pause between two rounds.
 const ROUND_MIN: Duration = Duration::from_millis(10);
-/// Most free blocks that a round returns to the system: 256 MiB.
+/// Maximum number of free blocks that one round returns to the system: 256 MiB.
 const BLOCKS_A_ROUND: usize = 128;
-/// Most blocks that a round trims, over all sessions. Trimming a block returns the memory of the block's free slots to
-/// the system.
+/// Maximum number of blocks that one round trims, over all sessions. Trimming a block returns the memory of the block's
+/// free slots to the system.
 const TRIMMED_A_ROUND: usize = 16;
 
 /// Does rounds until the server stops. A round returns memory to the system that stayed free for `keep_free`.

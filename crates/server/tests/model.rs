@@ -1,5 +1,5 @@
-//! Compares the server with a map in memory. Several clients at once do random reads, writes and discards, and check
-//! every byte that they read.
+//! Compares the server with a map in memory. Several clients do random reads, writes and discards at the same time, and
+//! check every byte that they read.
 
 mod common;
 

@@ -162,7 +162,7 @@ macro_rules! open_text {
             };
             // SAFETY: under the contract of the call, the path is null or a NUL-terminated string.
             let near = unsafe { text($path) };
-            // SAFETY: `near` is null, far, or a NUL-terminated string.
+            // SAFETY: `near` is null, far, or a NUL-terminated string, as `is_hidden` requires.
             if unsafe { is_hidden(libc::AT_FDCWD, near.pointer().cast()) } {
                 set_errno(libc::EACCES);
                 return std::ptr::null_mut();
@@ -193,10 +193,11 @@ unsafe extern "C-unwind" fn mkdtemp(template: *mut c_char) -> *mut c_char {
     if made.is_null() { made } else { template }
 }
 
-/// Calls `call` with a near copy of the buffer `to`. Returns null on failure, and otherwise the address of the path.
+/// Calls `call` with a near copy of the buffer `to`. Returns the result of `call`, but `to` in place of the address of
+/// the copy.
 ///
 /// # Safety
-/// `call` asks for the working directory; `to` is null or has room for `len` bytes.
+/// `call` is `getcwd` or its checked variant. `to` is null or has room for `len` bytes.
 unsafe fn working_directory(to: *mut c_char, len: size_t, call: impl Fn(*mut c_char) -> *mut c_char) -> *mut c_char {
     if to.is_null() || !kernel_is_blind() {
         return call(to);

@@ -36,7 +36,7 @@ impl End {
         if count == 0 {
             return End { table: Vec::new(), is_here };
         }
-        // SAFETY: the caller promises a valid table. Only an empty table may be null.
+        // SAFETY: the caller promises that `table` has `count` buffers. `count` is not 0, so `table` is not null.
         let table = unsafe { std::slice::from_raw_parts(table, count as usize) }.to_vec();
         End { table, is_here }
     }
@@ -59,7 +59,7 @@ unsafe fn transfer(
     writes: bool,
 ) -> ssize_t {
     let Some(call) = real.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: the caller promises that `real` has this type.
+    // SAFETY: the caller promises that `real` has the type `Transfer`.
     let call = unsafe { transmute::<*mut c_void, Transfer>(call) };
     let is_too_long = [local_count, remote_count].into_iter().any(|count| count as usize > BUFFERS_MAX);
     if !kernel_is_blind() || is_too_long {
@@ -114,9 +114,9 @@ pub(crate) unsafe extern "C-unwind" fn process_vm_writev(
 
 // ---- files ----------------------------------------------------------------------------------------------------------
 
-/// Checks whether a path leads to this process's memory file in sigsegv mode, in which the file would show zeroes. The
-/// callers replace far paths by near copies, except paths that the program may not read. So a path that is still far
-/// leads to no file.
+/// Checks whether a path leads to this process's memory file in sigsegv mode. In this mode the file would show zeroes
+/// for absent pages. The callers pass near copies of far paths. A path that is still far is one that the program may
+/// not read, so it leads to no file.
 ///
 /// # Safety
 /// `path` is null, far, or a NUL-terminated text.
@@ -139,12 +139,14 @@ unsafe fn place(dir: c_int, path: *const c_char) -> Option<Vec<u8>> {
     // SAFETY: the caller promises that `path` is NUL-terminated.
     let near = unsafe { text(path) };
     let flags = (libc::O_PATH | libc::O_CLOEXEC) as usize;
-    // SAFETY: the path is near and terminated. The descriptor gives no access to the file, and is closed below.
+    // SAFETY: the path is near and NUL-terminated. The descriptor (O_PATH) gives no access to the file, and is closed
+    // below.
     let fd = unsafe { kernel(libc::SYS_openat, [dir as usize, near.pointer() as usize, flags, 0, 0, 0]) }.ok()?;
     let link = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).ok()?;
     let mut place = vec![0u8; 4096];
     let (link, to) = (link.as_ptr() as usize, place.as_mut_ptr() as usize);
-    // SAFETY: `link` is NUL-terminated, `to` is a local buffer of this length, and `fd` belongs to this function.
+    // SAFETY: `link` is NUL-terminated, `to` is a local buffer of `place.len()` bytes, and `fd` belongs to this
+    // function.
     let len = unsafe {
         let len = kernel(libc::SYS_readlinkat, [libc::AT_FDCWD as usize, link, to, place.len(), 0, 0]);
         kernel(libc::SYS_close, [fd, 0, 0, 0, 0, 0]).ok()?;
@@ -154,14 +156,15 @@ unsafe fn place(dir: c_int, path: *const c_char) -> Option<Vec<u8>> {
     Some(place)
 }
 
-/// Checks whether a path is `/proc/PID/mem` of this process, or the memory file of one of its threads.
+/// Checks whether a path is `/proc/PID/mem` of this process, or is below `/proc/PID/task/`, where the memory files of
+/// its threads are.
 fn is_own_memory(place: &[u8]) -> bool {
     let own = format!("/proc/{}/", std::process::id());
     place.strip_prefix(own.as_bytes()).is_some_and(|rest| rest == b"mem" || rest.starts_with(b"task/"))
 }
 
-// The C prototypes of the first four calls are variadic, but they pass the mode in the same register. The other four
-// calls are checked variants of the first four.
+// The C prototypes of the first four calls are variadic, but a variadic mode is in the same register as a fixed one.
+// The other four calls are checked variants of the first four.
 macro_rules! opening {
     ($($name:ident($([$dir:ident: $number:ty])? path $(, $mode:ident: $type:ty)?))*) => { $(
         #[unsafe(no_mangle)]

@@ -60,7 +60,7 @@ unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -
     }
 }
 
-/// A list of pointers to strings. A null pointer ends it.
+/// A list of pointers to strings, which ends with a null pointer.
 type List = *const *const c_char;
 
 /// A near list of strings. It is the original list, or a copy of the list and of all its strings.
@@ -96,7 +96,8 @@ impl Strings {
     }
 }
 
-/// Returns the number of strings, their bytes including their ends, and true if any part of the list is far.
+/// Returns the number of strings, their total length in bytes with the final NULs, and whether any part of the list is
+/// far.
 ///
 /// # Safety
 /// `list` is valid.
@@ -135,8 +136,8 @@ unsafe fn copy_list(list: List, count: usize, table: *mut *const c_char, mut byt
     unsafe { table.add(count).write(std::ptr::null()) };
 }
 
-/// Makes a call that executes another program. The kernel's soft limits become the program's own during the call,
-/// because the executed program inherits them.
+/// Makes a call that executes another program. During the call, the kernel's soft limits are the limits that the
+/// program set, because the executed program inherits them.
 fn execute(call: impl FnOnce() -> c_int) -> c_int {
     limits::executing();
     let answer = call();
@@ -180,7 +181,7 @@ unsafe extern "C-unwind" fn execvpe(path: *const c_char, arguments: List, enviro
 }
 
 unsafe extern "C" {
-    /// The C library's variable. The program may have set it to a list of its own.
+    /// The C library's variable that points to the environment. The program may have set it to a list of its own.
     static mut environ: List;
 }
 
@@ -238,8 +239,9 @@ variadic!(execle, hanare_execle);
 
 type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
 
-/// Starts a process. Until the child executes, it shares this memory with every signal blocked, and no access can trap.
-/// So everything that the child reads must be near, including the attributes.
+/// Starts a process. Until the child executes, it shares this process's memory. Every signal is blocked during that
+/// time, so no access to far memory can trap. So everything that the child reads must be near, including the
+/// attributes.
 ///
 /// # Safety
 /// The caller keeps the contract of posix_spawn(3). `real` is a function of the same type.
@@ -253,13 +255,14 @@ unsafe fn spawn(
     environment: List,
 ) -> c_int {
     let Some(call) = real.get() else { return libc::ENOSYS };
-    // SAFETY: the caller keeps the contract of posix_spawn(3). `call` is the C library's `spawn`, which has the type
-    // `Spawn`.
+    // SAFETY: the caller keeps the contract of posix_spawn(3). `call` is the C library's `posix_spawn` or
+    // `posix_spawnp`, which has the type `Spawn`.
     unsafe {
         let carried = Carried::new(environment);
         let environment = carried.as_ref().map_or(environment, Carried::list);
         let (path, arguments, environment) = (text(path), Strings::new(arguments), Strings::new(environment));
-        // The C library writes the process number with signals blocked, when no access can trap.
+        // The C library writes the process number while signals are blocked, so that an access to far memory could not
+        // trap.
         let process: Near<'_> = filled(process);
         let actions: Near<'_> = given(actions.cast::<libc::posix_spawn_file_actions_t>());
         let attributes: Near<'_> = given(attributes.cast::<libc::posix_spawnattr_t>());

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of the C library, or of another library that interposes it after this one.
+/// A function of the C library. If another library after this one interposes the function, that library's function.
 pub(crate) struct Real {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -15,7 +15,7 @@ impl Real {
         Real { name, found: AtomicPtr::new(null_mut()) }
     }
 
-    /// Returns the address of the function, or `None` if no library after this one has it.
+    /// Returns the address of the function, or `None` if no library after this one defines it.
     #[inline]
     pub(crate) fn get(&self) -> Option<*mut c_void> {
         let found = self.found.load(Ordering::Acquire);

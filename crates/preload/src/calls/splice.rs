@@ -3,7 +3,8 @@
 //! references would show other bytes. Therefore a pipe gets copies of far pages in every mode. Zero-copy sends are
 //! refused, as the kernel refuses them for sockets without this feature.
 //!
-//! `splice`, `sendfile` and `copy_file_range` access the program's memory only for offsets.
+//! `splice`, `sendfile` and `copy_file_range` access the program's memory only for file offsets, so near copies of the
+//! offsets suffice.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::transmute;
@@ -42,7 +43,7 @@ fn refused(error: c_int) -> ssize_t {
 
 // ---- pipes ----------------------------------------------------------------------------------------------------------
 
-/// Most buffers of a call, which is the kernel's limit.
+/// Maximum number of buffers in one call. This is the kernel's limit.
 pub(super) const BUFFERS_MAX: usize = 1024;
 
 /// A far piece of the program's buffers, and the near memory that replaces it in a call. Both have the same offset in
@@ -129,7 +130,8 @@ impl Row {
         Ok(near)
     }
 
-    /// Copies the first `came` bytes of the row, which the kernel wrote to near memory, back to far memory.
+    /// Copies bytes that the kernel wrote to near memory back to far memory. `came` is the number of bytes that the
+    /// kernel wrote to the row.
     pub(super) fn take_back(&self, came: usize) {
         let mut left = came;
         for buffer in &self.buffers {
@@ -222,8 +224,9 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
     }
 }
 
-/// Checks whether a send would keep references to the program's pages. A process outside the run may have set the
-/// socket's option. The callers refuse the send with ENOBUFS, and programs then send without the flag.
+/// Checks whether a send would make the kernel keep references to the program's pages. Hanare refuses to set
+/// SO_ZEROCOPY, but a process outside the run may have set it on the socket. The callers refuse such a send with
+/// ENOBUFS, and programs then send without the flag.
 #[inline]
 pub(crate) fn keeps_pages(fd: c_int, flags: c_int) -> bool {
     flags & libc::MSG_ZEROCOPY != 0 && far::active() && has_zero_copy(fd)

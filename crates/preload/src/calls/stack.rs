@@ -1,6 +1,6 @@
-//! Alternate signal stacks. The kernel writes a signal frame to this stack before any handler runs, so the stack must
-//! not be far. In signal modes (sigbus and sigsegv), near (ordinary) memory of the same size replaces a far stack for
-//! good. The program still sees the stack that it passed.
+//! Alternate signal stacks. The kernel writes a signal frame to such a stack before any handler runs, so the stack must
+//! not be far. In signal modes (sigbus and sigsegv), near (ordinary) memory of the same size permanently replaces a far
+//! stack. The program still sees the stack that it passed.
 
 use std::ffi::c_int;
 use std::mem::transmute;
@@ -12,7 +12,7 @@ use super::near::{filled, is_far, kernel_is_blind};
 use super::real;
 use crate::answer::{kernel, set_errno};
 
-/// Most stacks that are replaced. For further far stacks, `sigaltstack` fails with `ENOMEM`.
+/// Maximum number of far stacks that can be replaced. For further far stacks, `sigaltstack` fails with `ENOMEM`.
 const STACKS_MAX: usize = 256;
 
 struct Replaced {

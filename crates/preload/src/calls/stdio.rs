@@ -114,7 +114,8 @@ unsafe extern "C-unwind" fn fread_unlocked(to: *mut c_void, size: size_t, count:
 }
 
 /// # Safety
-/// The caller keeps the contract of fread(3). `checked` is the variant that ends the program if the block is too small.
+/// The caller keeps the contract of fread(3). `checked` is the variant of `real` that ends the program if the block is
+/// too small.
 unsafe fn read_checked(
     real: &Real,
     checked: &Real,
@@ -129,7 +130,7 @@ unsafe fn read_checked(
         return unsafe { read_blocks(real, to, size, count, stream) };
     }
     let Some(call) = checked.get() else { return 0 };
-    // SAFETY: `call` is the C library's `read_checked`, which has the type `CheckedBlocks`. Its arguments are the
+    // SAFETY: `call` is the C library's function `checked`, which has the type `CheckedBlocks`. Its arguments are the
     // caller's.
     unsafe { transmute::<*mut c_void, CheckedBlocks>(call)(to, room, size, count, stream) }
 }
@@ -214,8 +215,8 @@ unsafe extern "C-unwind" fn puts(text: *const c_char) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char) -> c_int;
     // SAFETY: under the contract of puts(3), `text` is NUL-terminated.
     if super::near::kernel_is_blind() && is_far(text.cast(), unsafe { libc::strlen(text) }) {
-        // SAFETY: `stdout` is the C library's stream, and both strings are NUL-terminated. Both are written under the
-        // stream's lock.
+        // SAFETY: `stdout` is the C library's stream, and both strings are NUL-terminated. The stream's lock keeps the
+        // two writes together.
         unsafe {
             flockfile(stdout);
             let put = put_text(&real::fputs, &real::fwrite, text, stdout);
@@ -230,14 +231,13 @@ unsafe extern "C-unwind" fn puts(text: *const c_char) -> c_int {
     unsafe { transmute::<*mut c_void, Call>(call)(text) }
 }
 
-/// setvbuf(3). The stream does not use a far buffer: it keeps its own buffer.
+/// setvbuf(3). In signal modes (sigbus and sigsegv), a stream does not use a far `buffer`, but allocates its own.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn setvbuf(stream: *mut FILE, buffer: *mut c_char, mode: c_int, len: size_t) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*mut FILE, *mut c_char, c_int, size_t) -> c_int;
     let Some(call) = real::setvbuf.get() else { return -1 };
     let (buffer, len) = if is_far(buffer.cast(), len) { (std::ptr::null_mut(), 0) } else { (buffer, len) };
-    // SAFETY: `call` is the C library's `setvbuf`, which has the type `Call`. A stream needs no buffer from the
-    // program.
+    // SAFETY: `call` is the C library's `setvbuf`, which has the type `Call`. `buffer` is null or the program's buffer.
     unsafe { transmute::<*mut c_void, Call>(call)(stream, buffer, mode, len) }
 }
 
