@@ -145,8 +145,8 @@ unsafe fn far_row(row: *const iovec) -> Option<Range> {
     with_far(iov_base as usize, iov_len)
 }
 
-/// Values that a call may pass in place of a process descriptor to name itself (PIDFD_SELF). Linux accepts them since
-/// 6.14.
+/// Values that name the calling thread or process in place of a process descriptor (PIDFD_SELF). Linux accepts them
+/// since 6.14.
 const PIDFD_SELF: [c_int; 2] = [-10_000, -20_000];
 
 /// Checks whether a process descriptor refers to this process. Returns false if `/proc` does not say so.

@@ -245,8 +245,8 @@ pub(crate) unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: usize, pro
     status(unsafe { kernel(libc::SYS_pkey_mprotect, args) }.map(drop))
 }
 
-/// mremap(2). The C prototype is variadic, but a variadic fifth argument is in the same register as this fixed one. It
-/// is read only with `MREMAP_FIXED`.
+/// mremap(2). The C prototype is variadic, but a variadic fifth argument is in the same register as this fixed one. The
+/// argument is used only with `MREMAP_FIXED`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mremap(
     old: *mut c_void,

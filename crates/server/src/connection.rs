@@ -278,7 +278,7 @@ fn payload<'a>(
     header: &Header,
     into: &'a mut [u8; CONTROL_MAX],
 ) -> Result<&'a [u8], LinkError> {
-    // The codec limits the payloads of these kinds of frames to CONTROL_MAX.
+    // The codec refuses a control frame with a payload of more than CONTROL_MAX bytes, so `min` cuts nothing off.
     let into = &mut into[..header.payload_bytes().min(CONTROL_MAX)];
     channel.inbox.receive_all(channel.socket, into, &mut Progress::of(channel.socket))?;
     check_payload(header, into)?;

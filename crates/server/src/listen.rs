@@ -112,7 +112,7 @@ pub enum ServerError {
     /// The settings contain no key, so anyone on the network could use the server at this address.
     #[error("will not listen on {endpoint} without a key: others on the network could reach it; give --key FILE")]
     NoKey {
-        /// The address, which others can reach.
+        /// The address, which other hosts can reach.
         endpoint: Endpoint,
     },
     /// The memory limit is smaller than one block (2 MiB), and there is no spill directory.
@@ -193,7 +193,7 @@ impl Listener {
     }
 }
 
-/// A memory server that listens but does not serve yet. [`Server::run`] serves.
+/// A memory server that listens but does not serve clients yet. [`Server::run`] serves them.
 pub struct Server {
     listeners: Vec<Listener>,
     state: Arc<ServerState>,
@@ -384,8 +384,8 @@ fn connection_life(
             serve(state, socket, inbox, guest).map_err(|e| e.to_string())
         }
         Err(NoGuest::Refused(reason)) => Err(format!("refused: {reason}")),
-        // `LinkError` words the next three errors for clients, as faults of the memory server. The log of the server
-        // needs texts in which the client is at fault.
+        // `LinkError` has texts for clients, which blame the memory server. For the next three errors, the server's log
+        // needs texts that blame the client.
         Err(NoGuest::Link(LinkError::Silent { seconds })) => {
             Err(format!("not welcomed: it said nothing for {seconds} s"))
         }

@@ -112,7 +112,7 @@ impl Session {
         self.table().give_back(taken);
     }
 
-    /// Returns the memory of free slots to the system, for at most `blocks_max` blocks. Chooses blocks that are at
+    /// Gives the memory of free slots back to the system, for at most `blocks_max` blocks. Chooses blocks that are at
     /// least half free and in which no slot was freed for `idle`. Returns the number of these blocks.
     pub(crate) fn trim(&self, idle: Duration, blocks_max: usize) -> usize {
         let mut trimmed = 0;

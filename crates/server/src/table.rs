@@ -170,7 +170,7 @@ impl Table {
         if group_end >= to { end } else { group_end * size }
     }
 
-    /// Returns the memory of one block's free slots to the system, by [`Pool::trim_one`]. Returns false if no block
+    /// Gives the memory of one block's free slots back to the system, by [`Pool::trim_one`]. Returns false if no block
     /// qualifies.
     pub(crate) fn trim_one(&mut self, idle: Duration) -> bool {
         locked(&self.pool).trim_one(idle)

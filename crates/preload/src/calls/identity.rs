@@ -1,8 +1,8 @@
 //! Calls that change the user or the groups of the process. For such a call, the C library makes every thread do the
 //! system call, including Hanare's own threads. Hanare's threads must not access far memory: the thread that serves
 //! faults would wait for itself. The C library keeps the data for all threads on the caller's stack. So this module
-//! runs the call on a near stack (in ordinary memory), and passes a near copy of a list of groups. It does both in
-//! every mode.
+//! runs the call on a near stack (in ordinary memory), and passes a near copy of a list of groups. Both happen in every
+//! mode.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;

@@ -4,7 +4,8 @@ use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of the C library. If another library after this one interposes the function, that library's function.
+/// A function of the C library. If a library between this one and the C library interposes the function, this is that
+/// library's function.
 pub(crate) struct Real {
     name: &'static CStr,
     found: AtomicPtr<c_void>,

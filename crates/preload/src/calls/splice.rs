@@ -110,7 +110,7 @@ impl Row {
         Ok(row)
     }
 
-    /// Makes a row of these buffers and replaces no piece.
+    /// Makes a row of these buffers, without near memory in the place of far pieces.
     pub(super) fn of(buffers: &[iovec]) -> Row {
         Row { buffers: buffers.to_vec(), stands: Vec::new() }
     }
@@ -130,8 +130,7 @@ impl Row {
         Ok(near)
     }
 
-    /// Copies bytes that the kernel wrote to near memory back to far memory. `came` is the number of bytes that the
-    /// kernel wrote to the row.
+    /// After the kernel has written `came` bytes to the row, copies these bytes from near memory to far memory.
     pub(super) fn take_back(&self, came: usize) {
         let mut left = came;
         for buffer in &self.buffers {
