@@ -15,7 +15,8 @@ fn main() {
 }
 
 /// Links a substitute for the unwinder, so that the dynamic linker does not load libgcc_s for this library. The
-/// substitute is linked as a whole, because the standard library, which comes later, must find each of its functions.
+/// substitute is linked as a whole (`+whole-archive`). It comes before the standard library, which must find each
+/// function of the substitute.
 fn link_unwinder() {
     let mut compiler = cc::Build::new();
     compiler.file("src/unwinder.c").flag("-funwind-tables").flag("-fasynchronous-unwind-tables").warnings(true);

@@ -33,7 +33,7 @@ pub(crate) static OWN: Code = Code::nowhere();
 
 /// Finds the code of the dynamic linker, the C library and this library.
 pub(crate) fn find() {
-    // SAFETY: the callback `note` needs no data.
+    // SAFETY: the callback `note` ignores its data pointer, which is null.
     unsafe { libc::dl_iterate_phdr(Some(note), null_mut()) };
 }
 

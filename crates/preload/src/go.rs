@@ -1,6 +1,7 @@
 //! Programs in Go that use C (cgo). Go's runtime maps memory with the C library's `mmap`, but gives parts of it back
-//! with its own `madvise` system calls. These are not interposed, so the engine would keep bytes that the program has
-//! given back. So Go's mappings are near (ordinary memory). Blocks that C code gets from `malloc` are far.
+//! with its own `madvise` system calls. These system calls are not interposed, so the engine would keep bytes that the
+//! program has given back. Therefore Go's mappings are near (ordinary memory). Blocks that C code gets from `malloc`
+//! are far.
 //!
 //! In signal modes (sigbus and sigsegv), Go's static arrays are near too. Go's runtime accesses them with every signal
 //! blocked, and the kernel kills a thread that faults while the trap signal is blocked. The runtime also passes them to

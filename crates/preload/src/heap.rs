@@ -25,7 +25,7 @@ use crate::locale;
 
 const PAGE: usize = 4096;
 
-/// Checks whether the program itself defines the `malloc` family. Then the dynamic linker uses the program's
+/// Checks whether the program itself defines the `malloc` family. If so, the dynamic linker uses the program's
 /// definitions, too. Definitions in the program's libraries are not used, because they come after this library's.
 pub(crate) fn is_the_programs() -> bool {
     // SAFETY: `dlsym` gets a NUL-terminated name.

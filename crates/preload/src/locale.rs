@@ -1,7 +1,7 @@
 //! `setlocale`: a locale's tables are near (in ordinary memory).
 //!
 //! The C library reads the tables in every new thread before the thread's first function runs. In a forked child,
-//! Hanare's own threads start before far memory is available. They could not read far tables.
+//! Hanare's own threads start before far memory is available, so they could not read far tables.
 
 use std::ffi::{c_char, c_int};
 use std::mem::transmute;

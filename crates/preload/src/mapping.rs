@@ -145,7 +145,8 @@ unsafe fn map_over_far(range: Range, prot: c_int, flags: c_int, args: [usize; 6]
 }
 
 /// Makes a range read as zeroes, with a new protection. The range is far, or was far until the program unmapped it. The
-/// protection changes first: if this fails, the contents must not be lost.
+/// protection changes before the contents are discarded, because a failed change of the protection must not lose the
+/// contents.
 fn renew(range: Range, prot: c_int) -> Result<(), c_int> {
     far::claim(range.start, range.len())?;
     // SAFETY: under the contract of mmap(2), the new mapping replaces this range, so the program gives up its contents.

@@ -70,8 +70,9 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
     })
 }
 
-/// Serves calls that act before they write their result. If the pointer for the result were far, the kernel would
-/// return EFAULT after it acted. A child, a signal, a message or a connection would then be lost.
+/// Serves system calls that act before they write their result, through functions that use near copies. If the result
+/// went to an absent far page, the kernel would act and then return EFAULT. A child, a signal, a message or a
+/// connection would then be lost.
 ///
 /// # Safety
 /// `args` are valid arguments of the system call `number`.

@@ -119,7 +119,7 @@ unsafe fn give_up() {
     // The lowest bit of an entry is 1 if the kernel wakes the waiters of its mutex.
     let is_mutex = |entry: &usize| ![0, end].contains(&(entry & !1));
     // The next entry is read before an entry's mutex is released. Once the mutex is released, another thread may take
-    // it and change its entry.
+    // the mutex and change the entry.
     let entries = |first: usize| {
         // SAFETY: the C library's list contains the mutexes that this thread holds. Each entry begins with the address
         // of the next.

@@ -185,8 +185,8 @@ unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut
     unsafe { change_mask(how, set, old) }.err().unwrap_or(0)
 }
 
-/// Changes the signal mask by a mask of the first 32 signals. Returns the previous mask of these signals, or -1 with
-/// `errno`.
+/// Changes the signal mask by `mask`, in which each bit stands for one of the first 32 signals. Returns the previous
+/// mask of these signals, or -1 with `errno`.
 fn change_old_mask(how: c_int, mask: c_int) -> c_int {
     // SAFETY: zeroes are a valid empty set.
     let (mut set, mut before): (sigset_t, sigset_t) = unsafe { (zeroed(), zeroed()) };

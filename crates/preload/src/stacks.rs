@@ -52,7 +52,7 @@ unsafe fn far_stack(attributes: *const pthread_attr_t) -> Option<(Range, bool)> 
     if unsafe { libc::pthread_attr_getstack(attributes, &raw mut addr, &raw mut len) } != 0 {
         return None;
     }
-    // For attributes without a stack, glibc returns the negated size as the address. Then the addition overflows, and
+    // For attributes without a stack, glibc returns the negated size as the address. Then `start + len` overflows, and
     // this function returns `None`.
     let start = addr as usize;
     let end = start.checked_add(len)?;

@@ -52,8 +52,8 @@ const RELOCATION_COPY: u64 = 1024;
 /// # Errors
 /// See [`AdoptError`].
 pub(crate) fn adopt() -> Result<(), AdoptError> {
-    // A library's constructor may have run first and started threads. Data that other threads use cannot be moved, so
-    // all data stays near then.
+    // A library's constructor may have run first and started threads. In that case all data stays near, because data
+    // that other threads use cannot be moved.
     if !far::is_alone() {
         return Ok(());
     }

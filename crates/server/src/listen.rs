@@ -75,8 +75,8 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// Returns the default settings, without a check of the system's memory, a spill directory, a key, a quota or a
-    /// log. The spill margin is 1 GiB.
+    /// Returns the default settings with these addresses and this memory limit. The default is a spill margin of 1 GiB,
+    /// but no check of the system's memory, no spill directory, no key, no quota and no log.
     pub fn new(listen: Vec<Endpoint>, memory: u64) -> ServerConfig {
         ServerConfig {
             listen,

@@ -49,7 +49,7 @@ impl Block {
     /// For this, copies the bytes in `used` to a new mapping. Returns false if the system refuses the new mapping.
     pub(crate) fn trim(&self, used: impl Iterator<Item = Range<usize>>) -> bool {
         let Ok(mut fresh) = MmapMut::map_anon(BLOCK_BYTES) else { return false };
-        // With huge pages, the first write would allocate all 2 MiB.
+        // With huge pages, the first write to the new mapping would allocate all 2 MiB.
         let _ = fresh.advise(memmap2::Advice::NoHugePage);
         let mut bytes = self.lock();
         for range in used {
@@ -202,7 +202,7 @@ impl Memory {
         self.changed(&state);
     }
 
-    /// Gives blocks back to the system that have been free for at least `idle`, but at most `blocks_max` blocks.
+    /// Gives blocks that have been free for at least `idle` back to the system, but at most `blocks_max` blocks.
     pub(crate) fn shrink(&self, idle: Duration, blocks_max: usize) {
         for _ in 0..blocks_max {
             let mut state = self.state();
@@ -219,8 +219,8 @@ impl Memory {
         }
     }
 
-    /// Counts bytes that the same-host link hands out against the limit. Counts as many whole `unit`s as fit, up to
-    /// `wanted_bytes`, and unmaps free blocks to make room. Returns how many bytes it counted.
+    /// Counts bytes against the limit, which the same-host link then hands out. Counts as many whole `unit`s as fit, up
+    /// to `wanted_bytes`, and unmaps free blocks to make room. Returns how many bytes it counted.
     pub(crate) fn reserve(&self, wanted_bytes: u64, unit: u64) -> u64 {
         let mut state = self.state();
         while state.used_bytes + wanted_bytes > self.limit_bytes && state.free.pop_front().is_some() {

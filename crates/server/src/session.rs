@@ -61,7 +61,7 @@ impl Session {
     }
 
     /// Calls `copy` with the session's bytes from `offset` on, if they are in memory. `copy` receives the bytes that
-    /// are adjacent in one block, at most `bytes_max`. It must not block.
+    /// are adjacent in one block, at most `bytes_max`. `copy` must not block.
     ///
     /// The block is locked before the table is unlocked. A freed block's next owner has to lock the block too, so
     /// `copy` never sees the bytes of another session.

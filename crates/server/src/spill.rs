@@ -60,7 +60,7 @@ impl SpillDir {
     pub(crate) fn free_bytes(&self) -> u64 {
         let free = match retry_on_intr(|| rustix::fs::statvfs(&self.path)) {
             Ok(disk) => disk.f_bavail.saturating_mul(disk.f_frsize).saturating_sub(self.margin_bytes),
-            // If the file system reports an error, it counts as full.
+            // If the file system reports an error, the disk counts as full.
             Err(_) => 0,
         };
         self.free_last.store(free, Relaxed);

@@ -14,7 +14,7 @@ use crate::shared::Store;
 
 /// A session's slots.
 pub(crate) struct Table {
-    /// The slots of the session's family. A thread must hold this lock to change which groups are shared.
+    /// The slots of the session's family. A thread must hold the pool's lock to change which groups are shared.
     pool: Arc<Mutex<Pool>>,
     /// The account of all slots that this session holds, including those that a clone holds too.
     account: Arc<Account>,

@@ -38,8 +38,8 @@ struct Queue {
     /// How much was served to each session in pieces, by session number. Contains the sessions that wait for a turn,
     /// hold a turn, or were served more than `floor` bytes.
     served: BTreeMap<u64, Share>,
-    /// Byte count with which a new session begins: the highest count with which any session received a turn. Without
-    /// it, a new session would receive all turns until its count reached those of the others.
+    /// Byte count with which a new session begins: the highest count with which any session received a turn. With a
+    /// lower count, a new session would receive all turns until its count reached the counts of the other sessions.
     floor: u64,
 }
 

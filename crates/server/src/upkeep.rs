@@ -12,13 +12,13 @@ use crate::connection::ServerState;
 const ROUND: Duration = Duration::from_secs(1);
 /// The shortest pause between two rounds.
 const ROUND_MIN: Duration = Duration::from_millis(10);
-/// Maximum number of free blocks that one round returns to the system: 256 MiB.
+/// Maximum number of free blocks that one round gives back to the system: 256 MiB.
 const BLOCKS_A_ROUND: usize = 128;
 /// Maximum number of blocks that one round trims, over all sessions. Trimming a block gives the memory of the block's
 /// free slots back to the system.
 const TRIMMED_A_ROUND: usize = 16;
 
-/// Does rounds until the server stops. A round returns memory to the system that stayed free for `keep_free`.
+/// Does rounds until the server stops. A round gives memory that stayed free for `keep_free` back to the system.
 pub(crate) fn run(state: &Arc<ServerState>, keep_free: Duration) {
     let round = (keep_free / 2).clamp(ROUND_MIN, ROUND);
     let mut last = Instant::now();

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use common::{Client, MIB, SOON, TestServer};
 use hanare_wire::{Attachment, ErrorCode, Grant, LinkError, Place};
 
-/// Returns the session's memfd or spill file, as `place` says.
+/// Returns the file that `place` names: the session's memfd or its spill file.
 fn file(attachment: &Attachment, place: Place) -> File {
     let fd = match place {
         Place::Memory => attachment.memfd.as_fd(),

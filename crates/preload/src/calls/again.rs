@@ -87,7 +87,7 @@ unsafe fn control(real: &real::Real, fd: c_int, command: c_int, argument: usize)
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // F_SETFD on Hanare's own descriptors fails, because they must not survive an exec.
+    // F_SETFD fails on Hanare's own descriptors, which must stay close-on-exec.
     if command == libc::F_SETFD && is_own(fd) {
         set_errno(libc::EBADF);
         return -1;

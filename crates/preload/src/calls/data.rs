@@ -240,8 +240,8 @@ macro_rules! many_buffers {
     )* };
 }
 
-/// Like [`forward`], but returns an offset of -1 unchanged. It stands for the file's own position, which the kernel
-/// advances.
+/// Like [`forward`], but returns an offset of -1 unchanged. The offset -1 stands for the file's own position, which the
+/// kernel advances.
 fn forward_unless_own((offset, done): (off_t, usize)) -> off_t {
     if offset == -1 { -1 } else { offset + done as off_t }
 }

@@ -3,7 +3,7 @@
 //! program one of their numbers.
 //!
 //! Hanare's own code also closes its descriptors through this module, because it calls the C library's `close` like any
-//! other code. Such a call has a return address in this library.
+//! other code. `close_for` recognizes such a call by its return address, which lies in this library.
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::mem::transmute;
@@ -62,8 +62,8 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
     status(close_others(first, last, flags))
 }
 
-/// closefrom(3). Linux before 5.9 has no close_range(2). There, this function closes the descriptors one by one, up to
-/// the process's limit.
+/// closefrom(3). If the kernel has no close_range(2) (Linux before 5.9), closes the descriptors one by one, up to the
+/// process's limit.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn closefrom(first: c_int) {
     let first = first.max(0);

@@ -24,8 +24,8 @@ fn refused(error: c_int) -> c_int {
     -1
 }
 
-/// Makes a call on a near stack. If the start of far memory was deferred, starts far memory first. After a change of
-/// the user, the process may have no right to set up fault handling or to reach the private server.
+/// Makes a call on a near stack. If the start of far memory was deferred, starts far memory first, because the call may
+/// take away the right to set up fault handling or to reach the private server.
 fn on_near_stack(call: impl FnOnce() -> c_int) -> c_int {
     far::ensure_started();
     let here = 0_u8;

@@ -18,7 +18,8 @@ use crate::answer::{errno, kernel, set_errno, status};
 /// Size in bytes of the environment entry: `HANARE_LIMITS=`, the value and the final zero.
 const ENTRY_BYTES: usize = VARIABLE.len() + 1 + VALUE_BYTES + 1;
 
-/// The variable's entry in the program's environment. Each change of a limit overwrites its bytes in place.
+/// The variable's entry in the program's environment. Each change of a limit overwrites the bytes of this entry in
+/// place.
 static ENTRY: [AtomicU8; ENTRY_BYTES] = [const { AtomicU8::new(0) }; ENTRY_BYTES];
 static IS_SHOWN: AtomicBool = AtomicBool::new(false);
 
@@ -27,8 +28,8 @@ fn text() -> impl Iterator<Item = u8> {
     VARIABLE.bytes().chain([b'=']).chain(limits::value()).chain([0])
 }
 
-/// Updates the variable after a change of the limits. If there is no memory for a larger environment, executed programs
-/// see the kernel's limits.
+/// Updates the environment variable `HANARE_LIMITS` after a change of the limits. If there is no memory for a larger
+/// environment, executed programs see the kernel's limits.
 fn show() {
     for (place, byte) in ENTRY.iter().zip(text()) {
         place.store(byte, Ordering::Relaxed);
@@ -43,7 +44,7 @@ fn show() {
     }
 }
 
-/// An environment for a program to be executed, which contains the variable.
+/// An environment for a program to be executed, which contains `HANARE_LIMITS`.
 pub(crate) struct Carried {
     entries: Vec<*const c_char>,
     _own: Vec<u8>,

@@ -209,7 +209,7 @@ pub(crate) unsafe fn filled<'a, T>(argument: *mut T) -> Near<'a> {
     unsafe { Near::new(argument.cast(), size_of::<T>(), Back::Whole) }
 }
 
-/// Makes a `Near` for a time that the call counts down, even if it is interrupted.
+/// Makes a `Near` for a remaining time, which the call updates even if a signal interrupts the call.
 ///
 /// # Safety
 /// `argument` is null or valid for a `T`.

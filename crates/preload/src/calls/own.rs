@@ -2,8 +2,8 @@
 //! process, and `/proc/self/mem`.
 //!
 //! In signal modes (sigbus and sigsegv), near (ordinary) copies replace the far pieces on both sides of a transfer.
-//! `/proc/self/mem` has no such support: a read fails with EIO at an absent page, or ends before it. In sigsegv mode
-//! the file would show zeroes for absent pages, so it cannot be opened.
+//! `/proc/self/mem` has no such support: a read fails with EIO at an absent page, or ends before the absent page. In
+//! sigsegv mode the file would show zeroes for absent pages, so it cannot be opened.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::mem::transmute;

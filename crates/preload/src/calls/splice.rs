@@ -46,8 +46,8 @@ fn refused(error: c_int) -> ssize_t {
 /// Maximum number of buffers in one call. This is the kernel's limit.
 pub(super) const BUFFERS_MAX: usize = 1024;
 
-/// A far piece of the program's buffers, and the near memory that replaces it in a call. Both have the same offset in
-/// their pages. The near memory is never reused, because a pipe may keep references to it for a long time.
+/// A far piece of the program's buffers, and the near memory that replaces it in a call. Both begin at the same offset
+/// in a page. The near memory is never reused, because a pipe may keep references to it for a long time.
 struct Stand {
     far: *mut u8,
     near: *mut u8,

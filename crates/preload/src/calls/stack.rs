@@ -71,7 +71,7 @@ unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack_t) 
     }
     let new = wanted.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let told = told.pointer().cast::<stack_t>();
-    // SAFETY: each pointer is null or near.
+    // SAFETY: `new` and `told` are each null or point to near memory.
     let answer = unsafe { call(new, told) };
     if answer == 0 && !told.is_null() {
         // SAFETY: `told` is not null, and the call filled it.

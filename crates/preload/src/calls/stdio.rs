@@ -1,5 +1,5 @@
-//! The C library's streams move large blocks directly between files and the program's memory. The system calls that
-//! they make for this are not interposed. So far blocks are moved in pieces through a near (ordinary) buffer.
+//! The C library's streams move large blocks directly between files and the program's memory. The streams' own system
+//! calls are not interposed. So far blocks are moved in pieces through a near (ordinary) buffer.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;
