@@ -75,8 +75,9 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// Returns the default settings with these addresses and this memory limit. The default is a spill margin of 1 GiB,
-    /// but no check of the system's memory, no spill directory, no key, no quota and no log.
+    /// Returns settings with these addresses, this memory limit, and default values for the rest. The default spill
+    /// margin is 1 GiB. By default there is no check of the system's memory, no spill directory, no key, no quota and
+    /// no log.
     pub fn new(listen: Vec<Endpoint>, memory: u64) -> ServerConfig {
         ServerConfig {
             listen,

@@ -219,8 +219,8 @@ impl Memory {
         }
     }
 
-    /// Counts bytes against the limit, which the same-host link then hands out. Counts as many whole `unit`s as fit, up
-    /// to `wanted_bytes`, and unmaps free blocks to make room. Returns how many bytes it counted.
+    /// Counts bytes of the same-host link against the limit, before the link hands them out. Counts as many whole
+    /// `unit`s as fit, up to `wanted_bytes`, and unmaps free blocks to make room. Returns how many bytes it counted.
     pub(crate) fn reserve(&self, wanted_bytes: u64, unit: u64) -> u64 {
         let mut state = self.state();
         while state.used_bytes + wanted_bytes > self.limit_bytes && state.free.pop_front().is_some() {
