@@ -5,9 +5,9 @@ fn main() {
     for file in ["src/unwinder.c", "src/execl.c"] {
         println!("cargo:rerun-if-changed={file}");
     }
-    // The linker replaces jemalloc's calls of `mmap`, `sbrk` and `pthread_atfork` (runtime's `jemalloc.c`). jemalloc's
-    // own memory must stay near, so it must not call the `mmap` and `sbrk` that this library exports to the program.
-    // jemalloc's fork handlers must do nothing before its heap is used.
+    // The linker redirects jemalloc's calls of `mmap`, `sbrk` and `pthread_atfork` to functions in the runtime crate
+    // (`jemalloc.c`). jemalloc's own memory must stay near, so it must not call the `mmap` and `sbrk` that this library
+    // exports to the program. jemalloc's fork handlers must do nothing before its heap is used.
     println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap=mmap,--wrap=sbrk,--wrap=pthread_atfork");
     link_unwinder();
     let mut compiler = cc::Build::new();
@@ -15,7 +15,8 @@ fn main() {
 }
 
 /// Links a substitute for the unwinder, so that the dynamic linker does not load libgcc_s for this library. The
-/// substitute is linked as a whole, because the standard library, which comes later, must find each of its functions.
+/// substitute is linked as a whole (`+whole-archive`). It comes before the standard library, which must find each
+/// function of the substitute.
 fn link_unwinder() {
     let mut compiler = cc::Build::new();
     compiler.file("src/unwinder.c").flag("-funwind-tables").flag("-fasynchronous-unwind-tables").warnings(true);

@@ -1,14 +1,15 @@
 //! `madvise`, `process_madvise`, `mseal` and `mbind`. On far memory, each call is carried out, accepted as a hint, or
 //! refused.
 //!
-//! - DONTNEED, FREE and DONTNEED_LOCKED discard the contents at once. WILLNEED fetches pages while there is room.
+//! - DONTNEED, FREE and DONTNEED_LOCKED discard the contents immediately. WILLNEED fetches pages while there is room.
 //!   POPULATE_READ and POPULATE_WRITE access every page before they return. With a small budget, the first pages may be
 //!   evicted by then.
 //! - Hints for the kernel (access order, huge pages, merging, cold pages, dumps) and NUMA policies (`mbind`) are
 //!   accepted without effect. The kernel does not manage far pages.
-//! - Some advice is refused with `EINVAL`, as the kernel refuses it for unsuitable memory. This is advice on what a
-//!   forked child gets (DONTFORK, WIPEONFORK), guard pages, COLLAPSE, REMOVE, memory failures, and unknown advice.
-//! - `mseal` is refused with `ENOSYS`: a sealed mapping could not be registered for a forked child's faults.
+//! - Other advice is refused with `EINVAL`, as the kernel refuses it for unsuitable memory: advice on the memory of a
+//!   forked child (DONTFORK, WIPEONFORK), guard pages, COLLAPSE, REMOVE, memory failures, and unknown advice.
+//! - `mseal` is refused with `ENOSYS`: after a fork, the engine could not register a sealed mapping for the child's
+//!   faults.
 
 use std::ffi::{c_int, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -30,7 +31,8 @@ pub(crate) unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c
 /// The caller keeps the contract of madvise(2).
 unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Result<(), c_int> {
     let near = |start: usize, len: usize| {
-        // SAFETY: the caller keeps the contract of madvise(2), and the range is not far.
+        // SAFETY: the caller keeps the contract of madvise(2), and no page of the range is far. So the call changes no
+        // mapping of Hanare's.
         unsafe { kernel(libc::SYS_madvise, [start, len, advice as usize, 0, 0, 0]) }.map(drop)
     };
     let Some(range) = with_far(addr, len) else { return near(addr, len) };
@@ -40,11 +42,12 @@ unsafe fn advise(addr: usize, len: usize, advice: c_int) -> Result<(), c_int> {
     split(range, |part| near(part.start, part.len()), |part| advise_far(part, advice))
 }
 
-/// Applies advice to far memory. Like the kernel, this applies the advice to what is mapped, and then returns an error
-/// if some part is not mapped.
+/// Applies advice to a range of far memory. Like the kernel, applies the advice to the mapped parts of the range. Then
+/// returns `ENOMEM` if a part is not mapped.
 fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
     match advice {
-        // FREE allows the kernel to drop the pages at any time before the next write. Hanare drops them at once.
+        // FREE allows the kernel to drop the pages at any time before the next write. Hanare drops the pages
+        // immediately.
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => {
             // SAFETY: the program gives up the contents of the range, as madvise(2) says.
             unsafe { far::discard(range.start, range.len()) };
@@ -63,7 +66,7 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
         | libc::MADV_DODUMP
         | libc::MADV_COLD
         | libc::MADV_PAGEOUT
-        // The next two values undo advice that is refused, so there is nothing to undo.
+        // DOFORK and KEEPONFORK undo DONTFORK and WIPEONFORK. Hanare refuses those, so there is nothing to undo.
         | libc::MADV_DOFORK
         | libc::MADV_KEEPONFORK => (),
         _ => return Err(libc::EINVAL),
@@ -80,11 +83,11 @@ fn populate(range: Range, writes: bool) -> Result<(), c_int> {
         if !(if writes { far::is_writable(page) } else { far::is_readable(page) }) {
             return Err(libc::EINVAL);
         }
-        // SAFETY: `page` is a byte of the program's far memory, and the program asks for this access. The addition of 0
-        // is one atomic step and changes nothing.
+        // SAFETY: `page` is the address of a byte in the program's far memory, and the program asks for this access.
+        // Adding 0 is one atomic step, so it cannot undo another thread's write.
         let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
         if writes {
-            // `black_box` hides the 0: if the compiler saw it, it would make this a read.
+            // `black_box` hides the 0 from the compiler, which could otherwise replace the addition with a read.
             byte.fetch_add(std::hint::black_box(0), Ordering::SeqCst);
         } else {
             std::hint::black_box(byte.load(Ordering::SeqCst));
@@ -93,7 +96,7 @@ fn populate(range: Range, writes: bool) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Most rows (buffers) of a call, which is the kernel's limit.
+/// Maximum number of rows (buffers) in one call. This is the kernel's limit.
 const ROWS_MAX: usize = 1024;
 
 /// process_madvise(2). Only advice to this process can concern far memory. Other advice goes to the kernel.
@@ -142,7 +145,8 @@ unsafe fn far_row(row: *const iovec) -> Option<Range> {
     with_far(iov_base as usize, iov_len)
 }
 
-/// Values that stand for the caller itself in place of a process descriptor, since Linux 6.14.
+/// Values that name the calling thread or process in place of a process descriptor (PIDFD_SELF). Linux accepts them
+/// since 6.14.
 const PIDFD_SELF: [c_int; 2] = [-10_000, -20_000];
 
 /// Checks whether a process descriptor refers to this process. Returns false if `/proc` does not say so.
@@ -164,22 +168,23 @@ pub(crate) unsafe extern "C" fn mseal(addr: *mut c_void, len: size_t, flags: c_u
     if with_far(addr as usize, len).is_some() {
         return status(Err(libc::ENOSYS));
     }
-    // SAFETY: the caller keeps the contract of mseal(2), and the range is not far.
+    // SAFETY: the caller keeps the contract of mseal(2), and no page of the range is far. So the call changes no
+    // mapping of Hanare's.
     status(unsafe { kernel(SYS_MSEAL, [addr as usize, len, flags as usize, 0, 0, 0]) }.map(drop))
 }
 
 /// The number of the system call mseal, which is the same on all processors that Hanare supports.
 pub(crate) const SYS_MSEAL: libc::c_long = 462;
 
-/// Sets a NUMA policy. Programs call this only by number: the C library has no such function, and libnuma calls the
-/// kernel by number.
+/// Sets a NUMA policy. Programs call mbind only by its system call number, because the C library has no such function.
 ///
 /// # Safety
 /// `args` keep the contract of mbind(2).
 pub(crate) unsafe fn mbind(args: [usize; 6]) -> c_int {
     let [addr, len, policy, nodes, max, flags] = args;
     let near = |start: usize, len: usize| {
-        // SAFETY: the caller keeps the contract of mbind(2), and the range is not far.
+        // SAFETY: the caller keeps the contract of mbind(2), and no page of the range is far. So the call changes no
+        // mapping of Hanare's.
         unsafe { kernel(libc::SYS_mbind, [start, len, policy, nodes, max, flags]) }.map(drop)
     };
     status(match with_far(addr, len) {

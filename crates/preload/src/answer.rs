@@ -17,7 +17,7 @@ pub(crate) fn set_errno(value: c_int) {
     unsafe { *libc::__errno_location() = value }
 }
 
-/// Runs `call` and restores `errno`: the engine's own system calls must not change it.
+/// Runs `call` and then restores `errno`, because the engine's own system calls must not change the program's `errno`.
 pub(crate) fn keeping_errno<T>(call: impl FnOnce() -> T) -> T {
     let before = errno();
     let result = call();

@@ -31,15 +31,16 @@ static REAL_BRK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 /// Looks up the C library's `sbrk` and `brk`.
 pub(crate) fn resolve() {
-    // SAFETY: `dlsym` gets terminated names.
+    // SAFETY: `dlsym` gets NUL-terminated names.
     unsafe {
         REAL_SBRK.store(libc::dlsym(libc::RTLD_NEXT, c"sbrk".as_ptr()), Ordering::Release);
         REAL_BRK.store(libc::dlsym(libc::RTLD_NEXT, c"brk".as_ptr()), Ordering::Release);
     }
 }
 
-/// Checks whether the caller's break is far. The first call reserves address space for the break. As in the C library,
-/// two threads must not change the break at once.
+/// Checks whether `brk` and `sbrk` move the break in far memory for the calling thread. For Hanare's own threads they
+/// move the kernel's break. The first call reserves address space for the break. As in the C library, two threads must
+/// not change the break at the same time.
 fn is_far() -> bool {
     if far::is_own_thread() {
         return false;
@@ -65,10 +66,10 @@ fn move_to(wanted: usize) -> Result<usize, c_int> {
     }
     let (old, new) = (now.next_multiple_of(PAGE), wanted.next_multiple_of(PAGE));
     if new > old {
-        // SAFETY: the program does not use the memory beyond its break yet.
+        // SAFETY: the program does not yet use the memory between the old and the new break.
         unsafe { far::protect(old, new - old, libc::PROT_READ | libc::PROT_WRITE) }?;
     } else if new < old {
-        // SAFETY: the program gives up the memory beyond its new break.
+        // SAFETY: the program gives up the memory between the new and the old break.
         unsafe {
             far::discard(new, old - new);
             far::protect(new, old - new, libc::PROT_NONE)?;
@@ -98,7 +99,7 @@ unsafe extern "C" fn sbrk(increment: libc::intptr_t) -> *mut c_void {
         set_errno(libc::ENOMEM);
         return FAILED;
     }
-    // SAFETY: `real` is the C library's `sbrk`, which has this type. The caller keeps the contract of sbrk(2).
+    // SAFETY: `real` is the C library's `sbrk`, which has the type below. The caller keeps the contract of sbrk(2).
     unsafe { transmute::<*mut c_void, unsafe extern "C" fn(libc::intptr_t) -> *mut c_void>(real)(increment) }
 }
 
@@ -114,6 +115,6 @@ unsafe extern "C" fn brk(addr: *mut c_void) -> c_int {
     if real.is_null() {
         return status(Err(libc::ENOMEM));
     }
-    // SAFETY: `real` is the C library's `brk`, which has this type. The caller keeps the contract of brk(2).
+    // SAFETY: `real` is the C library's `brk`, which has the type below. The caller keeps the contract of brk(2).
     unsafe { transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> c_int>(real)(addr) }
 }

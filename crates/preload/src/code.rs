@@ -1,4 +1,5 @@
-//! The address ranges of the code of three libraries. They show which library a caller or a function belongs to.
+//! The address ranges of the code of the dynamic linker, the C library and this library. They show which of the three a
+//! caller or a function belongs to.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -30,9 +31,9 @@ pub(crate) static LIBRARY: Code = Code::nowhere();
 /// The code of this library.
 pub(crate) static OWN: Code = Code::nowhere();
 
-/// Finds the code of the three libraries.
+/// Finds the code of the dynamic linker, the C library and this library.
 pub(crate) fn find() {
-    // SAFETY: the callback `note` needs no data.
+    // SAFETY: the callback `note` ignores its data pointer, which is null.
     unsafe { libc::dl_iterate_phdr(Some(note), null_mut()) };
 }
 

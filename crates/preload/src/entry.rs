@@ -1,4 +1,5 @@
-//! Macros that define exported calls. Each call passes its return address on, which shows the caller.
+//! Macros that define exported calls. Each exported call passes its return address to a target function, because the
+//! address shows which code made the call.
 
 /// Defines an exported call as a jump to `$target`. `$target` gets the call's return address as an additional argument,
 /// in the register `$x86` or `$arm`.
@@ -17,8 +18,8 @@ macro_rules! entry {
 }
 pub(crate) use entry;
 
-/// Defines an exported call of six arguments, whose `$target` gets the return address as the seventh. On x86-64, six
-/// arguments use all argument registers. So the return address is passed on the stack.
+/// Defines an exported call of six arguments, whose `$target` gets the return address as the seventh argument. On
+/// x86-64, six arguments use all argument registers, so the return address is passed on the stack.
 macro_rules! entry_of_six {
     ($name:ident, $target:ident, fn($($arg:ident: $type:ty),*) -> $result:ty) => {
         #[unsafe(naked)]

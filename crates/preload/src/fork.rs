@@ -12,18 +12,18 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 type Handler = Option<unsafe extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 
-/// The C library's function that every `pthread_atfork` calls.
+/// Address of the C library's `__register_atfork`, which every `pthread_atfork` calls. Null before it is looked up.
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static IS_FIRST: AtomicBool = AtomicBool::new(false);
 
 fn real() -> Option<Register> {
     let mut found = REAL.load(Ordering::Acquire);
     if found.is_null() {
-        // SAFETY: `dlsym` gets a terminated name.
+        // SAFETY: `dlsym` gets a NUL-terminated name.
         found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"__register_atfork".as_ptr()) };
         REAL.store(found, Ordering::Release);
     }
-    // SAFETY: `found` is not null, so it is the C library's function of this type.
+    // SAFETY: `found` is not null, so it is the C library's `__register_atfork`, which has the type `Register`.
     (!found.is_null()).then(|| unsafe { transmute::<*mut c_void, Register>(found) })
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn watch() -> Result<(), c_int> {
     if error == 0 {
         return Ok(());
     }
-    // The next call tries again, and reports the error if the engine needs the handlers.
+    // The next call of `watch` tries again. If the engine then needs the handlers, it reports the error.
     IS_FIRST.store(false, Ordering::Release);
     Err(error)
 }
@@ -73,7 +73,7 @@ unsafe extern "C" fn fork() -> libc::pid_t {
         crate::answer::set_errno(libc::EAGAIN);
         return -1;
     };
-    // SAFETY: `call` is the C library's `fork`, which has this type.
+    // SAFETY: `call` is the C library's `fork`, which has the type `Call`.
     unsafe { transmute::<*mut c_void, Call>(call)() }
 }
 
@@ -88,7 +88,7 @@ unsafe extern "C" fn __register_atfork(
     // again.
     let _ = watch();
     match real() {
-        // SAFETY: `register` is the C library's function, and its arguments are the caller's.
+        // SAFETY: `register` is the C library's `__register_atfork`, and its arguments are the caller's.
         Some(register) => unsafe { register(before, parent, child, library) },
         None => libc::ENOSYS,
     }

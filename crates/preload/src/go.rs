@@ -1,6 +1,7 @@
 //! Programs in Go that use C (cgo). Go's runtime maps memory with the C library's `mmap`, but gives parts of it back
-//! with its own `madvise` system calls. These are not interposed, so the engine would keep bytes that the program has
-//! given back. So Go's mappings are near (ordinary memory). Blocks that C code gets from `malloc` are far.
+//! with its own `madvise` system calls. These system calls are not interposed, so the engine would keep bytes that the
+//! program has given back. Therefore Go's mappings are near (ordinary memory). Blocks that C code gets from `malloc`
+//! are far.
 //!
 //! In signal modes (sigbus and sigsegv), Go's static arrays are near too. Go's runtime accesses them with every signal
 //! blocked, and the kernel kills a thread that faults while the trap signal is blocked. The runtime also passes them to
@@ -39,7 +40,7 @@ const NOTE_NAME: &[u8] = b"Go\0";
 /// build may leave this note out. So a process that has `crosscall2`, the function through which C calls Go, also
 /// counts as linked with Go.
 pub(crate) fn find() {
-    // SAFETY: `dlsym` gets terminated names.
+    // SAFETY: `dlsym` gets NUL-terminated names.
     let (entry, find_object) = unsafe {
         let find_object = libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr());
         (libc::dlsym(libc::RTLD_DEFAULT, c"crosscall2".as_ptr()), find_object)

@@ -25,10 +25,10 @@ use crate::locale;
 
 const PAGE: usize = 4096;
 
-/// Checks whether the program itself defines the `malloc` family. Then the dynamic linker uses the program's
+/// Checks whether the program itself defines the `malloc` family. If so, the dynamic linker uses the program's
 /// definitions, too. Definitions in the program's libraries are not used, because they come after this library's.
 pub(crate) fn is_the_programs() -> bool {
-    // SAFETY: `dlsym` gets a terminated name.
+    // SAFETY: `dlsym` gets a NUL-terminated name.
     let bound = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"calloc".as_ptr()) };
     !bound.is_null() && !OWN.contains(bound as usize)
 }
@@ -103,18 +103,18 @@ unsafe extern "C" fn realloc_for(old: *mut c_void, size: usize, caller: usize) -
         return unsafe { resize_far(old, size, caller) };
     }
     if !wants_far_block(size, caller) {
-        // SAFETY: `old` is a live block, and a block that is not far is glibc's.
+        // SAFETY: `old` is a live block that is not far, so glibc allocated it.
         return unsafe { near::realloc(old.cast(), size).cast() };
     }
     if size == 0 {
-        // SAFETY: `old` is a live block of glibc's that its owner gives up.
+        // SAFETY: `old` is a live block from glibc that its owner gives up.
         unsafe { near::free(old.cast()) };
         return null_mut();
     }
     let new = heap::alloc(size, 1, false);
     if !new.is_null() {
-        // SAFETY: `old` is a live block of glibc's that its owner gives up. Both blocks hold `kept` bytes and do not
-        // overlap.
+        // SAFETY: `old` is a live block from glibc that its owner gives up. Both blocks have at least `kept` bytes and
+        // do not overlap.
         unsafe {
             let kept = near::usable_size(old.cast()).min(size);
             ptr::copy_nonoverlapping(old.cast::<u8>(), new, kept);
@@ -173,7 +173,7 @@ extern "C" fn pvalloc_for(size: usize, caller: usize) -> *mut c_void {
 #[inline]
 unsafe fn give_back(block: *mut c_void) {
     if !is_far_block(block as usize) {
-        // SAFETY: a block that is not far is glibc's, and the caller gives it up.
+        // SAFETY: a block that is not far comes from glibc, and the caller gives it up.
         unsafe { near::free(block.cast()) };
     } else if far::active() {
         // SAFETY: `block` is a live far block, and the caller gives it up.
@@ -181,7 +181,8 @@ unsafe fn give_back(block: *mut c_void) {
             heap::abort_on("free()", block as usize, error);
         }
     }
-    // Otherwise this is a forked child that does not own its parent's far memory, so there is nothing to free.
+    // If the engine is not active, this is a forked child that does not own its parent's far memory. It has nothing to
+    // free.
 }
 
 /// # Safety
@@ -247,6 +248,6 @@ unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
     if is_far_block(block as usize) {
         return heap::usable_size(block as usize).unwrap_or(0);
     }
-    // SAFETY: the caller keeps the contract of malloc_usable_size(3). A block that is not far is glibc's.
+    // SAFETY: the caller keeps the contract of malloc_usable_size(3). A block that is not far comes from glibc.
     unsafe { near::usable_size(block.cast()) }
 }

@@ -10,7 +10,7 @@
 //! - While the engine is active, an allocation of at least `far::threshold()` bytes is far (`heap` lists the
 //!   exceptions). If far memory is exhausted, the allocation fails with `ENOMEM` instead of becoming near (ordinary
 //!   memory).
-//! - Calls on Hanare's own threads go to the C library or the kernel. So do calls in a forked child that cannot share
+//! - Calls from Hanare's own threads go to the C library or the kernel. So do calls in a forked child that cannot share
 //!   its parent's far memory.
 //! - Large static arrays become far before any code of the program runs (`statics`).
 //! - In signal modes (sigbus and sigsegv), the kernel gets near copies of far data (`calls`).
@@ -107,6 +107,7 @@ fn look_up() {
 /// and exceed its budget.
 fn refuse(error: &dyn std::fmt::Display) -> ! {
     answer::say(format_args!("hanare: {error}\n"));
-    // SAFETY: `_exit` ends the process at once. 125 is the exit code of Hanare's own errors before the program runs.
+    // SAFETY: `_exit` ends the process immediately. 125 is the exit code of Hanare's own errors before the program
+    // runs.
     unsafe { libc::_exit(125) }
 }

@@ -46,8 +46,8 @@ impl Linker {
     }
 }
 
-/// Is called in place of a dynamic linker's function that no loaded library has. Returns null, like a lookup that finds
-/// nothing.
+/// Returns null, like a lookup that finds nothing. Is called in place of a function of the dynamic linker that no
+/// loaded library defines.
 extern "C" fn nobody() -> *mut c_void {
     null_mut()
 }
@@ -135,7 +135,7 @@ type SymbolOfVersion = unsafe extern "C" fn(*mut c_void, *const c_char, *const c
 /// # Safety
 /// The caller keeps the contract of dlsym(3).
 unsafe extern "C" fn symbol_of(library: *mut c_void, name: *const c_char) -> *mut c_void {
-    // SAFETY: `symbol` is the linker's `dlsym`, which has this type. The caller keeps the contract of dlsym(3).
+    // SAFETY: `symbol` is the linker's `dlsym`, which has the type `Symbol`. The caller keeps the contract of dlsym(3).
     unsafe {
         let symbol = transmute::<*mut c_void, Symbol>(linkers_symbol());
         instead_of(symbol(library, name), name)
@@ -149,25 +149,27 @@ unsafe extern "C" fn symbol_of_version(
     name: *const c_char,
     version: *const c_char,
 ) -> *mut c_void {
-    // SAFETY: `symbol` is the linker's `dlvsym`, which has this type. The caller keeps the contract of dlvsym(3).
+    // SAFETY: `symbol` is the linker's `dlvsym`, which has the type `SymbolOfVersion`. The caller keeps the contract of
+    // dlvsym(3).
     unsafe {
         let symbol = transmute::<*mut c_void, SymbolOfVersion>(linkers_symbol_of_version());
         instead_of(symbol(library, name, version), name)
     }
 }
 
-/// Returns the function that the program gets in place of `found`. A function of the C library is replaced if this
-/// library defines the same name. But if a library between this one and the C library also defines the name, `found` is
-/// returned. That library may be looking up the function that its own definition calls.
+/// Returns the function that the program gets in place of `found`. If `found` is in the C library and this library
+/// defines the same name, returns this library's function. But if a library between this one and the C library also
+/// defines the name, returns `found`, because that library may be looking up the function that its own definition
+/// calls.
 ///
 /// # Safety
-/// `name` is a terminated text.
+/// `name` is a NUL-terminated text.
 unsafe fn instead_of(found: *mut c_void, name: *const c_char) -> *mut c_void {
     if found.is_null() || !LIBRARY.contains(found as usize) {
         return found;
     }
-    // SAFETY: `symbol` is the linker's `dlsym`, which has this type, and `name` is terminated. This library makes the
-    // call, so `RTLD_NEXT` finds the definition after this library's.
+    // SAFETY: `symbol` is the linker's `dlsym`, which has the type `Symbol`, and `name` is NUL-terminated. This library
+    // makes the call, so `RTLD_NEXT` finds the definition after this library's.
     let [bound, next] = unsafe {
         let symbol = transmute::<*mut c_void, Symbol>(linkers_symbol());
         [symbol(libc::RTLD_DEFAULT, name), symbol(libc::RTLD_NEXT, name)]

@@ -10,12 +10,12 @@
 //!
 //! These rules hold for calls that conflict with far memory:
 //! - `MAP_FIXED` over far memory: private anonymous memory stays far and reads as zeroes with the new protection. Any
-//!   other mapping (a file, shared memory, executable memory) makes the range the kernel's for good.
-//! - Memory that is made executable becomes the kernel's too, and keeps its contents. Hanare does not page code.
+//!   other mapping (a file, shared memory, executable memory) makes the range near (ordinary memory) permanently.
+//! - Memory that is made executable becomes near too, and keeps its contents, because Hanare does not page code.
 //! - `mremap` with an address (`MREMAP_FIXED`) is refused with `EINVAL` if the old or the new range is far. Without an
 //!   address, a far mapping that must move is copied piece by piece. So the program must be able to read the old range.
 //!   The new range is readable and writable.
-//! - A near (ordinary) mapping that `mremap` grows stays near, because its kind is not known here.
+//! - A near mapping that `mremap` grows stays near, because its kind is not known here.
 //! - Protection keys (`pkey_mprotect`) are refused with `EINVAL`: the kernel does not guard far pages.
 
 use std::ffi::{c_int, c_void};
@@ -52,7 +52,8 @@ fn is_reservation(prot: c_int, flags: c_int) -> bool {
     prot == libc::PROT_NONE && is_plain(PLAIN_PROT, flags)
 }
 
-/// Checks whether a mapping of `len` bytes for code at `caller` must be far, if its kind allows this.
+/// Checks whether a mapping of `len` bytes must be far if its kind allows this. `caller` is an address in the code that
+/// asks for the mapping.
 fn may_be_far(len: usize, caller: usize) -> bool {
     wants_far(len) && !go::keeps_mapping(caller)
 }
@@ -111,8 +112,8 @@ pub(crate) unsafe extern "C" fn map(
     address(unsafe { kernel(libc::SYS_mmap, args) })
 }
 
-/// Makes a fixed mapping over far memory. Private anonymous memory stays far if it is not executable. For any other
-/// mapping, the range becomes the kernel's, after a trial has shown that the kernel can make the mapping.
+/// Makes a fixed mapping over far memory. Private anonymous memory stays far if it is not executable. Any other mapping
+/// makes the range near (ordinary memory), after a trial has shown that the kernel can make the mapping.
 ///
 /// # Safety
 /// The arguments are those of a call of mmap(2) at the start of `range`.
@@ -135,18 +136,20 @@ unsafe fn map_over_far(range: Range, prot: c_int, flags: c_int, args: [usize; 6]
         kernel(libc::SYS_munmap, [trial, len, 0, 0, 0, 0])?;
     }
     for (part, _) in range.pieces().filter(|(_, far)| *far) {
-        // SAFETY: the program maps over this part, as mmap(2) says, and so gives it up.
+        // SAFETY: under the contract of mmap(2), the new mapping replaces this part, so the program gives the part up.
         keeping_errno(|| unsafe { far::make_hole(part.start, part.len()) });
     }
-    // SAFETY: the caller keeps the contract of mmap(2), and no part of the range is far any more.
+    // SAFETY: the caller keeps the contract of mmap(2). The loop above excluded all far parts of the range from far
+    // memory.
     unsafe { kernel(libc::SYS_mmap, args) }
 }
 
 /// Makes a range read as zeroes, with a new protection. The range is far, or was far until the program unmapped it. The
-/// protection changes first: if this fails, the contents must not be lost.
+/// protection changes before the contents are discarded, because a failed change of the protection must not lose the
+/// contents.
 fn renew(range: Range, prot: c_int) -> Result<(), c_int> {
     far::claim(range.start, range.len())?;
-    // SAFETY: the program maps over this range, as mmap(2) says, and so gives up its contents.
+    // SAFETY: under the contract of mmap(2), the new mapping replaces this range, so the program gives up its contents.
     unsafe {
         far::protect(range.start, range.len(), prot)?;
         far::discard(range.start, range.len());
@@ -179,7 +182,8 @@ pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
             }
             .map(drop);
         }
-        // SAFETY: the caller keeps the contract of munmap(2), and the range is not far.
+        // SAFETY: the caller keeps the contract of munmap(2), and no page of the range is far. So the call changes no
+        // mapping of Hanare's.
         unsafe { kernel(libc::SYS_munmap, [start, len, 0, 0, 0, 0]) }.map(drop)
     };
     let whole = (addr as usize).is_multiple_of(PAGE) && len > 0;
@@ -201,7 +205,8 @@ pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) -> c_int {
     let protect = |start: usize, len: usize| {
-        // SAFETY: the caller keeps the contract of mprotect(2), and the range is not far.
+        // SAFETY: the caller keeps the contract of mprotect(2), and no page of the range is far. So the call changes no
+        // mapping of Hanare's.
         unsafe { kernel(libc::SYS_mprotect, [start, len, prot as usize, 0, 0, 0]) }.map(drop)
     };
     status(match with_far(addr as usize, len) {
@@ -211,8 +216,8 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_
             range,
             |near| protect(near.start, near.len()),
             |part| {
-                // SAFETY: the caller keeps the contract of mprotect(2). A program that makes memory executable does not
-                // write it any more.
+                // SAFETY: the caller keeps the contract of mprotect(2). `expel` copies the memory, and the program does
+                // not write to memory while it makes the memory executable.
                 unsafe {
                     if prot & libc::PROT_EXEC == 0 {
                         return far::protect(part.start, part.len(), prot);
@@ -236,12 +241,13 @@ pub(crate) unsafe extern "C" fn pkey_mprotect(addr: *mut c_void, len: usize, pro
         return status(Err(libc::EINVAL));
     }
     let args = [addr as usize, len, prot as usize, key as usize, 0, 0];
-    // SAFETY: the caller keeps the contract of pkey_mprotect(2), and the range is not far.
+    // SAFETY: the caller keeps the contract of pkey_mprotect(2), and no page of the range is far. So the call changes
+    // no mapping of Hanare's.
     status(unsafe { kernel(libc::SYS_pkey_mprotect, args) }.map(drop))
 }
 
-/// mremap(2). The C prototype is variadic, but it passes the fifth argument in the same register. That argument is read
-/// only with `MREMAP_FIXED`.
+/// mremap(2). The C prototype is variadic, but a variadic fifth argument is in the same register as this fixed one. The
+/// argument is used only with `MREMAP_FIXED`.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mremap(
     old: *mut c_void,
@@ -256,7 +262,7 @@ pub(crate) unsafe extern "C" fn mremap(
     }
     let Some(range) = with_far(old as usize, old_len.max(1)) else {
         let args = [old as usize, old_len, new_len, flags as usize, new as usize, 0];
-        // SAFETY: the caller keeps the contract of mremap(2), and neither range is far.
+        // SAFETY: the caller keeps the contract of mremap(2), and neither the old nor the new range is far.
         return address(unsafe { kernel(libc::SYS_mremap, args) });
     };
     let valid = range.is_far() && (old as usize).is_multiple_of(PAGE) && old_len > 0 && new_len > 0;

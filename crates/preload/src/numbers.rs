@@ -70,8 +70,9 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
     })
 }
 
-/// Serves calls that act before they write their result. If the pointer for the result were far, the kernel would
-/// return EFAULT after it acted. A child, a signal, a message or a connection would then be lost.
+/// Serves system calls that act before they write their result, through functions that use near copies. If the result
+/// went to an absent far page, the kernel would act and then return EFAULT. A child, a signal, a message or a
+/// connection would then be lost.
 ///
 /// # Safety
 /// `args` are valid arguments of the system call `number`.
@@ -97,7 +98,7 @@ unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
             libc::SYS_waitid if e == 0 => waiting::waitid(a as u32, b as u32, c as *mut _, int(d)).into(),
             libc::SYS_rt_sigtimedwait if d == size_of::<u64>() && a != 0 => {
                 let mut set: libc::sigset_t = std::mem::zeroed();
-                // The kernel's set is the beginning of the C library's set.
+                // The C library's set is longer than the kernel's set and begins with it.
                 (&raw mut set).cast::<u64>().write((a as *const u64).read_unaligned());
                 waiting::sigtimedwait(&raw const set, b as *mut _, c as *const _).into()
             }

@@ -17,13 +17,14 @@ use libc::{pthread_key_t, pthread_mutexattr_t};
 use crate::answer::{keeping_errno, kernel};
 use crate::calls::real;
 
-/// Most robust mutexes of a thread that the kernel examines when the thread ends.
+/// Maximum number of a thread's robust mutexes that are marked when the thread ends. The kernel has the same limit.
 const MUTEXES_MAX: usize = 2048;
-/// Most rounds in which the C library runs the destructors of a thread's data (PTHREAD_DESTRUCTOR_ITERATIONS). Another
-/// round follows if a destructor stores new data. Hanare's destructor marks the mutexes in the last round.
+/// Maximum number of rounds in which the C library runs the destructors of a thread's data
+/// (PTHREAD_DESTRUCTOR_ITERATIONS). Another round follows if a destructor stores new data. Hanare's destructor marks
+/// the mutexes in the last round.
 const ROUNDS: usize = 4;
-/// Most attempts to wake a waiting thread. A page may be evicted between an access and the system call, but not this
-/// often.
+/// Maximum number of attempts to wake a waiting thread. A page may be evicted between an access and the system call,
+/// but not this often.
 const TRIES: u32 = 100;
 
 const OWNER_DIED: u32 = 1 << 30;
@@ -52,7 +53,8 @@ unsafe extern "C" fn pthread_mutexattr_setrobust(attributes: *mut pthread_mutexa
         begin();
         watch_this_thread();
     }
-    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
+    // SAFETY: `call` is the C library's `pthread_mutexattr_setrobust`, which has the type `SetRobust`. Its arguments
+    // are the caller's.
     unsafe { transmute::<*mut c_void, SetRobust>(call)(attributes, robust) }
 }
 
@@ -60,8 +62,8 @@ fn begin() {
     let mut key: pthread_key_t = 0;
     // SAFETY: `key` is a local variable. `at_end` is a function of this library, which is never unloaded.
     if KEY.load(Ordering::Acquire) == 0 && unsafe { libc::pthread_key_create(&raw mut key, Some(at_end)) } == 0 {
-        // If two threads run `begin` at once, they create two keys. Both keys have the same destructor, so two are
-        // harmless.
+        // If two threads run `begin` at the same time, they create two keys. This is harmless, because both keys have
+        // the same destructor.
         KEY.store(key as usize + 1, Ordering::Release);
     }
 }
@@ -82,8 +84,8 @@ pub(crate) fn watch_this_thread() {
 
 fn set_rounds(round: usize) {
     if let Some(key) = key() {
-        // If this call fails for lack of memory, the kernel marks the mutexes. SAFETY: `key` is never deleted, and the
-        // value is a plain number.
+        // If this call fails for lack of memory, only the kernel marks the thread's mutexes.
+        // SAFETY: `key` is never deleted, and the value is a plain number.
         let _ = unsafe { libc::pthread_setspecific(key, round as *const c_void) };
     }
 }
@@ -93,7 +95,7 @@ fn set_rounds(round: usize) {
 unsafe extern "C" fn at_end(round: *mut c_void) {
     match round as usize {
         round if round < ROUNDS => set_rounds(round + 1),
-        // SAFETY: in the last round, none of the thread's code releases a mutex any more.
+        // SAFETY: the thread is ending. In the last round, no other code of the thread releases a mutex.
         _ => unsafe { give_up() },
     }
 }
@@ -102,7 +104,7 @@ unsafe extern "C" fn at_end(round: *mut c_void) {
 /// none of these mutexes is far.
 ///
 /// # Safety
-/// The thread is ending, and none of its code releases a mutex any more.
+/// The thread is ending, and no other code of the thread releases a mutex.
 unsafe fn give_up() {
     let (mut head, mut len) = (null_mut::<Head>(), 0_usize);
     let args = [0, &raw mut head as usize, &raw mut len as usize, 0, 0, 0];
@@ -117,7 +119,7 @@ unsafe fn give_up() {
     // The lowest bit of an entry is 1 if the kernel wakes the waiters of its mutex.
     let is_mutex = |entry: &usize| ![0, end].contains(&(entry & !1));
     // The next entry is read before an entry's mutex is released. Once the mutex is released, another thread may take
-    // it and change its entry.
+    // the mutex and change the entry.
     let entries = |first: usize| {
         // SAFETY: the C library's list contains the mutexes that this thread holds. Each entry begins with the address
         // of the next.

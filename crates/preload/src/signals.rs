@@ -34,7 +34,8 @@ fn is_trap(signum: c_int) -> bool {
     far::trap_signal() == Some(signum)
 }
 
-/// Replaces the program's stored action for the trap signal if `new` is given. Returns the previous action.
+/// If `new` is given, stores it as the program's action for the trap signal `signum`. Returns the action that was
+/// stored before.
 fn chain(signum: c_int, new: Option<libc::sigaction>) -> Result<libc::sigaction, c_int> {
     match new {
         // SAFETY: the program passes `action` to sigaction(2) or signal(2), which require a valid handler.
@@ -54,7 +55,7 @@ unsafe extern "C" fn sigaction(signum: c_int, new: *const libc::sigaction, old: 
             unsafe { libc::sigdelset(&mut action.sa_mask, trap) };
         }
         let new = action.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: `new` is null or a copy of the caller's action, and `old` is the caller's.
+        // SAFETY: `new` is null or points to a copy of the caller's action. `old` is the caller's pointer.
         return unsafe { libc_sigaction(signum, new, old) };
     }
     status(chain(signum, action).map(|before| {
@@ -86,7 +87,8 @@ unsafe fn set_handler(real: &Real, signum: c_int, handler: sighandler_t, flags: 
         };
     }
     match real.get() {
-        // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
+        // SAFETY: `call` is the C library's function `real`, which has the type `SignalCall`. Its arguments are the
+        // caller's.
         Some(call) => unsafe { transmute::<*mut c_void, SignalCall>(call)(signum, handler) },
         None => {
             set_errno(libc::ENOSYS);
@@ -99,8 +101,7 @@ macro_rules! setting_handlers {
     ($($name:ident($flags:expr))*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(signum: c_int, handler: sighandler_t) -> sighandler_t {
-            // SAFETY: the caller keeps the contract of signal(2). The C library's function of this name has the type of
-            // `signal`.
+            // SAFETY: the caller keeps the contract of signal(2). The C library's `$name` has the type of `signal`.
             unsafe { set_handler(&real::$name, signum, handler, $flags) }
         }
     )* };
@@ -156,7 +157,7 @@ unsafe fn change_mask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> R
     // caller's variables, which may be far.
     unsafe { kernel(libc::SYS_rt_sigprocmask, args) }?;
     if !old.is_null() {
-        // SAFETY: `old` is valid. The C library's set begins with the kernel's mask.
+        // SAFETY: `old` is not null, so it is valid. The C library's set begins with the kernel's mask.
         unsafe { old.cast::<u64>().write_unaligned(before) };
     }
     Ok(())
@@ -184,7 +185,8 @@ unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut
     unsafe { change_mask(how, set, old) }.err().unwrap_or(0)
 }
 
-/// Changes the signal mask by a mask of the first 32 signals. Returns their previous mask, or -1 with `errno`.
+/// Changes the signal mask by `mask`, in which each bit stands for one of the first 32 signals. Returns the previous
+/// mask of these signals, or -1 with `errno`.
 fn change_old_mask(how: c_int, mask: c_int) -> c_int {
     // SAFETY: zeroes are a valid empty set.
     let (mut set, mut before): (sigset_t, sigset_t) = unsafe { (zeroed(), zeroed()) };
@@ -233,8 +235,8 @@ extern "C" fn sighold(signum: c_int) -> c_int {
 unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut libc::pthread_attr_t, set: *const sigset_t) -> c_int {
     type Call = unsafe extern "C" fn(*mut libc::pthread_attr_t, *const sigset_t) -> c_int;
     let Some(call) = real::pthread_attr_setsigmask_np.get() else { return libc::ENOSYS };
-    // SAFETY: `call` is the C library's function of this type. It gets the caller's arguments, with the trap signal
-    // removed from the set.
+    // SAFETY: `call` is the C library's `pthread_attr_setsigmask_np`, which has the type `Call`. It gets the caller's
+    // arguments, with the trap signal removed from the set.
     unsafe {
         let mask = Mask::new(set);
         transmute::<*mut c_void, Call>(call)(attributes, mask.given())

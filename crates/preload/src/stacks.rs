@@ -3,9 +3,9 @@
 //!
 //! When a thread ends, the kernel clears the thread's number in memory, and wakes the threads that wait for this. The C
 //! library keeps the number in a structure at the top of the stack. If the page with the number is absent, the kernel
-//! does not wait for the page. The waiting threads would then wait for ever. So the top of the stack becomes ordinary
-//! memory for good, and keeps its contents. In signal modes (sigbus and sigsegv), the whole stack becomes ordinary
-//! memory, because the kernel writes signal frames to it.
+//! does not wait for the page. The waiting threads would then wait for ever. So the top of the stack permanently
+//! becomes ordinary memory, and keeps its contents. In signal modes (sigbus and sigsegv), the whole stack becomes
+//! ordinary memory, because the kernel writes signal frames to it.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
@@ -24,7 +24,7 @@ use crate::robust;
 /// thread's copies of thread-locals.
 const TOP_BYTES: usize = 64 << 10;
 
-/// Most attempts to make a part of a stack near. An attempt fails if the kernel has no memory.
+/// Maximum number of attempts to make a part of a stack near. An attempt fails if the kernel has no memory.
 const TRIES: u32 = 8;
 
 /// A thread's first function. Unwinding may pass through it.
@@ -52,7 +52,8 @@ unsafe fn far_stack(attributes: *const pthread_attr_t) -> Option<(Range, bool)> 
     if unsafe { libc::pthread_attr_getstack(attributes, &raw mut addr, &raw mut len) } != 0 {
         return None;
     }
-    // For attributes without a stack, glibc returns the negated size as the address. The end then overflows to `None`.
+    // For attributes without a stack, glibc returns the negated size as the address. Then `start + len` overflows, and
+    // this function returns `None`.
     let start = addr as usize;
     let end = start.checked_add(len)?;
     with_far(start, len.max(1))?;
@@ -110,7 +111,8 @@ unsafe fn create(
     argument: *mut c_void,
 ) -> c_int {
     // The C library reads the attributes with signals blocked, when no access to far memory can trap. So it gets a near
-    // copy. SAFETY: the caller passes null or valid attributes.
+    // copy.
+    // SAFETY: the caller passes null or valid attributes.
     let near = unsafe { given(attributes) };
     let attributes = near.pointer().cast_const().cast();
     if !robust::is_used() || far::is_own_thread() {
@@ -137,7 +139,7 @@ unsafe extern "C" fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     let Some(call) = real::pthread_create.get() else { return libc::EAGAIN };
-    // SAFETY: `call` is the C library's `pthread_create`, which has this type.
+    // SAFETY: `call` is the C library's `pthread_create`, which has the type `Create`.
     let call = unsafe { transmute::<*mut c_void, Create>(call) };
     // SAFETY: under the contract of pthread_create(3), `attributes` is null or valid.
     let Some((stack, is_cut)) = keeping_errno(|| unsafe { far_stack(attributes) }) else {

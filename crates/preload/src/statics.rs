@@ -34,8 +34,8 @@ const NEAR_OBJECTS: [&[u8]; 12] = [
 /// Smallest size in bytes at which data of an object becomes far.
 const BYTES_MIN: usize = 64 << 10;
 
-/// Most entries that are read from a table of the dynamic section. This bound ends the loop if the table has no end
-/// mark.
+/// Maximum number of entries that are read from a table of the dynamic section. This bound ends the loop if the table
+/// has no end mark.
 const ENTRIES_MAX: usize = 1 << 24;
 
 const DT_NULL: u64 = 0;
@@ -52,8 +52,8 @@ const RELOCATION_COPY: u64 = 1024;
 /// # Errors
 /// See [`AdoptError`].
 pub(crate) fn adopt() -> Result<(), AdoptError> {
-    // A library's constructor may have run first and started threads. Data that other threads use cannot be moved, so
-    // all data stays near then.
+    // A library's constructor may have run first and started threads. In that case all data stays near, because data
+    // that other threads use cannot be moved.
     if !far::is_alone() {
         return Ok(());
     }
@@ -89,7 +89,7 @@ fn is_near_object(info: &libc::dl_phdr_info) -> bool {
     if info.dlpi_name.is_null() {
         return false;
     }
-    // SAFETY: `dlpi_name` is not null, and the dynamic linker's strings are terminated.
+    // SAFETY: `dlpi_name` is not null, and the dynamic linker's strings are NUL-terminated.
     let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     NEAR_OBJECTS.iter().any(|near| name.starts_with(near))
@@ -118,7 +118,7 @@ fn large_data(info: &libc::dl_phdr_info) -> Vec<Range<usize>> {
     }
     for header in headers {
         match header.p_type {
-            // The dynamic linker protects only whole pages.
+            // The dynamic linker rounds both ends of this range down to a page border, and write-protects the result.
             libc::PT_GNU_RELRO => cut(&mut ranges, inward(range(header))),
             libc::PT_TLS => cut(&mut ranges, outward(range(header))),
             libc::PT_DYNAMIC => {
@@ -235,8 +235,8 @@ fn private_mapping(line: &str) -> Option<Private> {
     plain.then_some(Private { range, file: inode != "0" })
 }
 
-/// Returns the parts of `range` that are mapped as plain data and are still large. Each part is a list of pieces,
-/// divided at the borders of mappings.
+/// Returns the parts of `range` that are mapped as plain data and have at least `threshold()` bytes. Each part is a
+/// list of pieces, divided at the borders of mappings.
 fn pieces(range: Range<usize>, mappings: &[Private]) -> Vec<Vec<Piece>> {
     let mut parts: Vec<Vec<Piece>> = Vec::new();
     for mapping in mappings {

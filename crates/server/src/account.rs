@@ -47,7 +47,7 @@ pub(crate) struct SessionOwner {
     pub(crate) client: Identity,
     pub(crate) transport: Transport,
     pub(crate) slot_size: u32,
-    /// Most bytes that the session may hold. [`NO_QUOTA`] means no limit.
+    /// Maximum number of bytes that the session may hold. [`NO_QUOTA`] means no limit.
     pub(crate) quota_bytes: u64,
 }
 

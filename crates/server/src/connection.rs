@@ -205,8 +205,8 @@ fn answer(channel: &mut Channel<'_>, header: &Header, code: ErrorCode, text: &st
     Ok(Served::Fine)
 }
 
-/// Converts the error of a range. Sends the client an ERROR if the connection can go on. Otherwise returns how the
-/// connection ends.
+/// Reports the failed transfer of a range. If the connection can go on, sends the client an ERROR. Otherwise returns
+/// how the connection ends.
 fn answer_range(channel: &mut Channel<'_>, header: &Header, e: RangeError) -> Result<Served, LinkError> {
     match e {
         RangeError::Link(e) => Err(e),
@@ -278,7 +278,7 @@ fn payload<'a>(
     header: &Header,
     into: &'a mut [u8; CONTROL_MAX],
 ) -> Result<&'a [u8], LinkError> {
-    // The codec limits the payloads of these kinds of frames to CONTROL_MAX.
+    // The codec refuses a control frame with a payload of more than CONTROL_MAX bytes, so `min` cuts nothing off.
     let into = &mut into[..header.payload_bytes().min(CONTROL_MAX)];
     channel.inbox.receive_all(channel.socket, into, &mut Progress::of(channel.socket))?;
     check_payload(header, into)?;

@@ -1,9 +1,9 @@
 //! The door: a socket pair through which a same-host client opens further links without the path of the server's
 //! socket.
 //!
-//! A client that enters another root or mount namespace, or gives up its rights, can no longer reach that path. So the
-//! server sends one end of the pair, the outer end, to every same-host client. The client sends one end of a new socket
-//! pair through the door. The server serves that end like an accepted connection.
+//! A client that enters another root or mount namespace, or gives up its rights, can no longer reach the path of the
+//! server's socket. So the server sends one end of the pair, the outer end, to every same-host client. The client sends
+//! one end of a new socket pair through the door. The server serves that end like an accepted connection.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -26,8 +26,8 @@ impl Door {
         Ok((Door { inner }, outer))
     }
 
-    /// Returns a connection that a client has sent through the door. If no connection is waiting, returns an error of
-    /// kind `WouldBlock` at once.
+    /// Returns a connection that a client has sent through the door. If no connection is waiting, immediately returns
+    /// an error of kind `WouldBlock`.
     pub(crate) fn accept(&self) -> io::Result<OwnedFd> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);

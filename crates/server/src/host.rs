@@ -3,7 +3,7 @@
 //!
 //! The server grants runs of slots within its limits and takes them back. The server never reads the bytes of slots. A
 //! clone is granted the same slots as its original session. Both sessions only read the shared slots, and write to
-//! slots of their own. A slot is free once no session of the family holds it.
+//! slots of their own. A slot becomes free when the last session that holds it releases it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -167,7 +167,7 @@ impl Family {
         count
     }
 
-    /// Empties and frees the slots of a run that no session holds any more. Slots that cannot be emptied are not
+    /// Empties and frees the slots of a run whose last holder has released them. Slots that cannot be emptied are not
     /// granted again.
     fn free(&self, slots: &mut Slots, place: Place, run: (u32, u32)) -> Result<(), Errno> {
         let mut result = Ok(());

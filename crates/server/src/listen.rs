@@ -37,7 +37,7 @@ const DRAIN_STEP: Duration = Duration::from_millis(5);
 /// Longest time that the server spends on refusing one connection when all connections are in use. Other new
 /// connections wait during that time.
 const TURNING_AWAY: Duration = Duration::from_millis(20);
-/// Least age at which a connection without a completed handshake may be closed to make room for a new connection.
+/// Minimum age at which a connection without a completed handshake may be closed to make room for a new connection.
 const GREETING: Duration = Duration::from_millis(100);
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -52,10 +52,10 @@ pub struct ServerConfig {
     pub listen: Vec<Endpoint>,
     /// The memory limit for far pages, in bytes. Without a spill directory, the limit must be at least 2 MiB.
     pub memory: u64,
-    /// Returns how many bytes of memory the system could still give. The server calls this function regularly, and
-    /// hands out no more memory than that. If it is `None`, only `memory` limits the server.
+    /// A function that returns how many bytes of memory the system could still give. The server calls the function
+    /// regularly, and hands out no more memory than the function returns. With `None`, only `memory` limits the server.
     pub available: Option<Available>,
-    /// The directory for pages that do not fit into memory. If it is `None`, the server stores pages in memory only.
+    /// The directory for pages that do not fit into memory. With `None`, the server stores pages only in memory.
     pub spill: Option<PathBuf>,
     /// Bytes that the server leaves free on the spill directory's disk.
     pub spill_margin: u64,
@@ -66,7 +66,7 @@ pub struct ServerConfig {
     pub spin: Duration,
     /// Largest number of open connections.
     pub connections_max: usize,
-    /// Most bytes that each session may hold. `None` means no limit.
+    /// Maximum number of bytes that each session may hold. `None` means no limit.
     pub client_quota: Option<u64>,
     /// Time for which the server keeps unused memory before it returns the memory to the system.
     pub keep_free: Duration,
@@ -75,8 +75,9 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// Returns the default settings, without a check of the system's memory, a spill directory, a key, a quota or a
-    /// log. The spill margin is 1 GiB.
+    /// Returns settings with these addresses, this memory limit, and default values for the rest. The default spill
+    /// margin is 1 GiB. By default there is no check of the system's memory, no spill directory, no key, no quota and
+    /// no log.
     pub fn new(listen: Vec<Endpoint>, memory: u64) -> ServerConfig {
         ServerConfig {
             listen,
@@ -112,7 +113,7 @@ pub enum ServerError {
     /// The settings contain no key, so anyone on the network could use the server at this address.
     #[error("will not listen on {endpoint} without a key: others on the network could reach it; give --key FILE")]
     NoKey {
-        /// The address, which others can reach.
+        /// The address, which other hosts can reach.
         endpoint: Endpoint,
     },
     /// The memory limit is smaller than one block (2 MiB), and there is no spill directory.
@@ -193,7 +194,7 @@ impl Listener {
     }
 }
 
-/// A memory server that listens but does not serve yet. [`Server::run`] serves.
+/// A memory server that listens but does not serve clients yet. [`Server::run`] serves them.
 pub struct Server {
     listeners: Vec<Listener>,
     state: Arc<ServerState>,
@@ -384,8 +385,8 @@ fn connection_life(
             serve(state, socket, inbox, guest).map_err(|e| e.to_string())
         }
         Err(NoGuest::Refused(reason)) => Err(format!("refused: {reason}")),
-        // `LinkError` words the next three errors for clients, as faults of the memory server. The log of the server
-        // needs texts in which the client is at fault.
+        // `LinkError` has texts for clients, which blame the memory server. For the next three errors, the server's log
+        // needs texts that blame the client.
         Err(NoGuest::Link(LinkError::Silent { seconds })) => {
             Err(format!("not welcomed: it said nothing for {seconds} s"))
         }

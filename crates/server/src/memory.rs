@@ -19,7 +19,7 @@ use memmap2::MmapMut;
 
 /// Bytes that are left to the system, for other processes and for the server's own tables.
 const SYSTEM_MARGIN_BYTES: u64 = 64 << 20;
-/// Most bytes that are handed out between two checks of the available memory.
+/// Maximum number of bytes that are handed out between two checks of the available memory.
 const LOOK_BYTES: u64 = 64 << 20;
 /// Time after which the result of a check of the available memory is out of date.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -45,11 +45,11 @@ impl Block {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the memory outside the ranges `used` to the system, so that the bytes outside `used` read as zeroes.
-    /// Copies the bytes in `used` to a new mapping. Returns false if the system refuses the new mapping.
+    /// Gives the memory outside the ranges `used` back to the system, so that the bytes outside `used` read as zeroes.
+    /// For this, copies the bytes in `used` to a new mapping. Returns false if the system refuses the new mapping.
     pub(crate) fn trim(&self, used: impl Iterator<Item = Range<usize>>) -> bool {
         let Ok(mut fresh) = MmapMut::map_anon(BLOCK_BYTES) else { return false };
-        // With huge pages, the first write would allocate all 2 MiB.
+        // With huge pages, the first write to the new mapping would allocate all 2 MiB.
         let _ = fresh.advise(memmap2::Advice::NoHugePage);
         let mut bytes = self.lock();
         for range in used {
@@ -202,7 +202,7 @@ impl Memory {
         self.changed(&state);
     }
 
-    /// Returns blocks to the system that have been free for at least `idle`, but at most `blocks_max` blocks.
+    /// Gives blocks that have been free for at least `idle` back to the system, but at most `blocks_max` blocks.
     pub(crate) fn shrink(&self, idle: Duration, blocks_max: usize) {
         for _ in 0..blocks_max {
             let mut state = self.state();
@@ -219,8 +219,8 @@ impl Memory {
         }
     }
 
-    /// Counts bytes against the limit that the same-host link hands out. Counts as many whole `unit`s as fit, up to
-    /// `wanted_bytes`, and unmaps free blocks to make room. Returns how many bytes it counted.
+    /// Counts bytes of the same-host link against the limit, before the link hands them out. Counts as many whole
+    /// `unit`s as fit, up to `wanted_bytes`, and unmaps free blocks to make room. Returns how many bytes it counted.
     pub(crate) fn reserve(&self, wanted_bytes: u64, unit: u64) -> u64 {
         let mut state = self.state();
         while state.used_bytes + wanted_bytes > self.limit_bytes && state.free.pop_front().is_some() {
@@ -307,8 +307,8 @@ mod tests {
         assert_eq!(memory.used_and_free_bytes(), (0, 0));
     }
 
-    /// If the server handed out more memory than the system has, a client's writes would make the system kill the
-    /// server.
+    /// The server must hand out no more memory than the system can give. Otherwise a client's writes would make the
+    /// system kill the server.
     #[test]
     fn no_more_is_handed_out_than_the_system_can_give() {
         let left = Arc::new(AtomicU64::new(SYSTEM_MARGIN_BYTES + 3 * BLOCK));

@@ -19,8 +19,8 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// Listens on `path` with a socket that only this user may use. Replaces a socket at `path` on which nobody listens
-    /// any more.
+    /// Listens on `path` with a socket that only this user may use. Replaces a stale socket at `path`, on which no
+    /// process listens.
     pub(crate) fn listen(path: &Path) -> io::Result<Named> {
         let length = path.as_os_str().len();
         if length > PATH_MAX {
@@ -60,7 +60,7 @@ fn remove_stale(path: &Path, in_use: io::Error) -> io::Result<()> {
         let what = kind(&meta);
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{what} of that name is there")));
     }
-    // The kernel refuses a connection to a socket on which no process listens any more.
+    // The kernel refuses a connection to a socket on which no process listens.
     let is_stale = UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
     // Another server may have replaced the stale socket since `meta` was read.
     let is_same = std::fs::symlink_metadata(path).is_ok_and(|now| identity(&now) == identity(&meta));

@@ -290,7 +290,7 @@ impl Pool {
         self.store.stats.slots.fetch_sub(1, Relaxed);
     }
 
-    /// Returns the memory of one block's free slots to the system. Picks a block that is at least half free and in
+    /// Gives the memory of one block's free slots back to the system. Picks a block that is at least half free and in
     /// which no slot was freed for `idle`. The family can still allocate the block's free slots. Returns false if no
     /// block qualifies, or if the system has no memory for the copy of the used slots.
     pub(crate) fn trim_one(&mut self, idle: Duration) -> bool {

@@ -61,7 +61,7 @@ impl Session {
     }
 
     /// Calls `copy` with the session's bytes from `offset` on, if they are in memory. `copy` receives the bytes that
-    /// are adjacent in one block, at most `bytes_max`. It must not block.
+    /// are adjacent in one block, at most `bytes_max`. `copy` must not block.
     ///
     /// The block is locked before the table is unlocked. A freed block's next owner has to lock the block too, so
     /// `copy` never sees the bytes of another session.
@@ -112,7 +112,7 @@ impl Session {
         self.table().give_back(taken);
     }
 
-    /// Returns the memory of free slots to the system, for at most `blocks_max` blocks. Chooses blocks that are at
+    /// Gives the memory of free slots back to the system, for at most `blocks_max` blocks. Chooses blocks that are at
     /// least half free and in which no slot was freed for `idle`. Returns the number of these blocks.
     pub(crate) fn trim(&self, idle: Duration, blocks_max: usize) -> usize {
         let mut trimmed = 0;

@@ -20,7 +20,7 @@ pub(crate) struct Store {
     pub(crate) memory: Memory,
     pub(crate) spill: Option<Arc<SpillDir>>,
     pub(crate) stats: Stats,
-    /// Most bytes that each session may hold. [`NO_QUOTA`] means no limit.
+    /// Maximum number of bytes that each session may hold. [`NO_QUOTA`] means no limit.
     pub(crate) client_quota_bytes: u64,
     since: Instant,
 }
@@ -114,8 +114,8 @@ impl Spinners {
         Spinners { now: AtomicUsize::new(0), max: cpus - 1 }
     }
 
-    /// Runs `spin` and returns its result. If the allowed number of threads polls already, returns the default value at
-    /// once.
+    /// Runs `spin` and returns its result. If the allowed number of threads polls already, immediately returns the
+    /// default value.
     pub(crate) fn run<T: Default>(&self, spin: impl FnOnce() -> T) -> T {
         let more = |now: usize| (now < self.max).then_some(now + 1);
         if self.now.fetch_update(AcqRel, Relaxed, more).is_err() {

@@ -1,7 +1,8 @@
 //! The spill directory and its files. The server allocates slots in these files when memory is used up.
 //!
-//! A spill file is created without a name, or its name is removed at once. So no file stays behind, even if the server
-//! is killed. The server claims disk space before it grants a slot, and leaves a margin of the disk to other programs.
+//! A spill file is created without a name, or its name is removed immediately after its creation. So no file stays
+//! behind, even if the server is killed. The server claims disk space before it grants a slot, and leaves a margin of
+//! the disk to other programs.
 
 use std::fs::File;
 use std::io;
@@ -23,7 +24,7 @@ pub(crate) struct SpillDir {
     margin_bytes: u64,
     /// Locked while space is claimed, so that two files do not claim the same free space.
     claim: Mutex<()>,
-    /// Free bytes beyond the margin when the disk was last asked.
+    /// Free bytes of the disk beyond the margin, as of the last call of [`SpillDir::free_bytes`].
     free_last: AtomicU64,
 }
 
@@ -59,7 +60,7 @@ impl SpillDir {
     pub(crate) fn free_bytes(&self) -> u64 {
         let free = match retry_on_intr(|| rustix::fs::statvfs(&self.path)) {
             Ok(disk) => disk.f_bavail.saturating_mul(disk.f_frsize).saturating_sub(self.margin_bytes),
-            // If the file system reports an error, it counts as full.
+            // If the file system reports an error, the disk counts as full.
             Err(_) => 0,
         };
         self.free_last.store(free, Relaxed);
@@ -126,8 +127,8 @@ impl SpillFile {
         self.free.len() as u64
     }
 
-    /// Returns one freed slot if there is one, else up to `count` adjacent new slots. Returns `None` when the disk is
-    /// full.
+    /// Returns one freed slot if there is one. Otherwise returns up to `count` adjacent new slots. Returns `None` when
+    /// the disk is full.
     pub(crate) fn take(&mut self, count: u32) -> Option<SpillRun> {
         if let Some(first) = self.free.pop() {
             return Some(SpillRun { first, count: 1, reused: true });
@@ -144,8 +145,8 @@ impl SpillFile {
         self.free.push(slot);
     }
 
-    /// Claims space for [`GROWTH_BYTES`] of slots or, near the disk's end, for one slot. Returns `None` when the disk
-    /// is full.
+    /// Claims disk space for [`GROWTH_BYTES`] bytes of slots or, if the disk is nearly full, for one slot. Returns
+    /// `None` when the disk is full.
     fn grow(&mut self) -> Option<()> {
         let slot = u64::from(self.slot_size);
         for slots in [(GROWTH_BYTES / slot).max(1) as u32, 1] {

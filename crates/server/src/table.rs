@@ -14,7 +14,7 @@ use crate::shared::Store;
 
 /// A session's slots.
 pub(crate) struct Table {
-    /// The slots of the session's family. A thread must hold this lock to change which groups are shared.
+    /// The slots of the session's family. A thread must hold the pool's lock to change which groups are shared.
     pool: Arc<Mutex<Pool>>,
     /// The account of all slots that this session holds, including those that a clone holds too.
     account: Arc<Account>,
@@ -97,9 +97,9 @@ impl Table {
         Ok(pool.run(place, within, bytes))
     }
 
-    /// Returns the place of the slot at `offset`, the offset within the slot, and a number of bytes. The bytes end
-    /// before the first later slot that is not adjacent, or for which `fit` returns false. Their number is at most
-    /// `bytes_max`.
+    /// Returns the place of the slot at `offset`, the offset within the slot, and the length in bytes of a run. The run
+    /// ends before the first later slot that is not stored adjacently, or for which `fit` returns false. The run has at
+    /// most `bytes_max` bytes.
     fn run_while(&self, offset: u64, bytes_max: usize, fit: impl Fn(u64) -> bool) -> (Place, usize, usize) {
         let size = self.slot_size as u64;
         let (slot, within) = (offset / size, (offset % size) as usize);
@@ -170,7 +170,7 @@ impl Table {
         if group_end >= to { end } else { group_end * size }
     }
 
-    /// Returns the memory of one block's free slots to the system, by [`Pool::trim_one`]. Returns false if no block
+    /// Gives the memory of one block's free slots back to the system, by [`Pool::trim_one`]. Returns false if no block
     /// qualifies.
     pub(crate) fn trim_one(&mut self, idle: Duration) -> bool {
         locked(&self.pool).trim_one(idle)

@@ -2,7 +2,7 @@
 //! through a buffer.
 //!
 //! Slots are locked only during single nonblocking system calls. A thread that has to wait for its peer holds no lock
-//! meanwhile, and looks the slot up again afterwards.
+//! during the wait. After the wait, it looks the slot up again.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -21,7 +21,7 @@ use crate::turns::{Turn, Turns};
 
 /// Size of the buffer through which spilled bytes pass, in bytes.
 const BOUNCE_BYTES: usize = 256 << 10;
-/// Most bytes of answers that are gathered before they are sent.
+/// Maximum number of bytes of answers that are gathered before they are sent.
 const OUTBOX_BYTES: usize = 64 << 10;
 const _: () = assert!(OUTBOX_BYTES >= HEADER_BYTES + SMALL_PAGE && OUTBOX_BYTES >= HEADER_BYTES + CONTROL_MAX);
 

@@ -26,7 +26,7 @@ pub(crate) struct Turns {
     last: AtomicU64,
     /// Time when `last` last changed from one session to another, in microseconds since `start`. 0 means never.
     changed_us: AtomicU64,
-    /// Most pieces of long ranges that may move at once while several sessions are served.
+    /// Maximum number of pieces of long ranges that may move at the same time while several sessions are served.
     turns_max: usize,
     queue: Mutex<Queue>,
     next: Condvar,
@@ -38,8 +38,8 @@ struct Queue {
     /// How much was served to each session in pieces, by session number. Contains the sessions that wait for a turn,
     /// hold a turn, or were served more than `floor` bytes.
     served: BTreeMap<u64, Share>,
-    /// Byte count with which a new session begins: the highest count with which any session received a turn. Without
-    /// it, a new session would receive all turns until its count reached those of the others.
+    /// Byte count with which a new session begins: the highest count with which any session received a turn. With a
+    /// lower count, a new session would receive all turns until its count reached the counts of the other sessions.
     floor: u64,
 }
 

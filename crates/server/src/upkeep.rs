@@ -1,5 +1,5 @@
-//! The periodic work of a server. Each round updates the transfer rates, and returns a bounded amount of unused memory
-//! to the system.
+//! The periodic work of a server. Each round updates the transfer rates, and gives a bounded amount of unused memory
+//! back to the system.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use crate::connection::ServerState;
 const ROUND: Duration = Duration::from_secs(1);
 /// The shortest pause between two rounds.
 const ROUND_MIN: Duration = Duration::from_millis(10);
-/// Most free blocks that a round returns to the system: 256 MiB.
+/// Maximum number of free blocks that one round gives back to the system: 256 MiB.
 const BLOCKS_A_ROUND: usize = 128;
-/// Most blocks that a round trims, over all sessions. Trimming a block returns the memory of the block's free slots to
-/// the system.
+/// Maximum number of blocks that one round trims, over all sessions. Trimming a block gives the memory of the block's
+/// free slots back to the system.
 const TRIMMED_A_ROUND: usize = 16;
 
-/// Does rounds until the server stops. A round returns memory to the system that stayed free for `keep_free`.
+/// Does rounds until the server stops. A round gives memory that stayed free for `keep_free` back to the system.
 pub(crate) fn run(state: &Arc<ServerState>, keep_free: Duration) {
     let round = (keep_free / 2).clamp(ROUND_MIN, ROUND);
     let mut last = Instant::now();

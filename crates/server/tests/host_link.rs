@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use common::{Client, MIB, SOON, TestServer};
 use hanare_wire::{Attachment, ErrorCode, Grant, LinkError, Place};
 
-/// Returns the session's memfd or spill file, as `place` says.
+/// Returns the file that `place` names: the session's memfd or its spill file.
 fn file(attachment: &Attachment, place: Place) -> File {
     let fd = match place {
         Place::Memory => attachment.memfd.as_fd(),
@@ -278,7 +278,7 @@ fn a_clone_is_granted_what_its_original_is() {
 }
 
 /// A client may lose access to the server's path, for example by chroot. It must be able to open further links through
-/// the door of an existing link.
+/// the door (a socket pair) of an existing link.
 #[test]
 fn a_link_leads_to_further_ones_where_the_path_is_gone() {
     let server = TestServer::start(64 * MIB);
@@ -296,7 +296,8 @@ fn a_link_leads_to_further_ones_where_the_path_is_gone() {
     assert!(matches!(error, LinkError::Closed), "{error:?}");
 }
 
-/// The server must ignore invalid messages that a client sends through the door.
+/// The server must ignore invalid messages that a client sends through the door (the socket pair that opens further
+/// links).
 #[test]
 fn a_door_takes_nonsense() {
     let server = TestServer::start(64 * MIB);

@@ -1,5 +1,5 @@
-//! Compares the server with a map in memory. Several clients at once do random reads, writes and discards, and check
-//! every byte that they read.
+//! Compares the server with a map in memory. Several clients do random reads, writes and discards at the same time, and
+//! check every byte that they read.
 
 mod common;
 
@@ -53,8 +53,8 @@ impl Model {
         self.rng.next_u64() % n
     }
 
-    /// Returns a random range: its first page and its number of pages. Most ranges are short. The longest ranges have 4
-    /// MiB.
+    /// Returns a random range: its first page and its number of pages. Most ranges are short. The longest ranges are 4
+    /// MiB long.
     fn range(&mut self) -> (u64, u64) {
         let first = self.below(PAGES);
         let most = if self.below(8) == 0 { 1024 } else { 20 };

@@ -128,7 +128,7 @@ fn sessions_are_listed_with_who_they_are_for_and_what_they_hold() {
     clients[3].write(0, &[1; 3 * PAGE as usize]).expect("held");
     clients[3].read(0, PAGE as u32).expect("a page");
     let (status, sessions) = fetch_sessions(&server.tcp, None, SOON).expect("a list");
-    // One frame cannot carry so many sessions, so the client must ask several times.
+    // One frame cannot carry the list of all these sessions, so the client must ask several times.
     assert_eq!((status.sessions, sessions.len()), (42, 42));
     assert!(sessions.iter().all(|session| session.client == Identity::of_this_process()), "{sessions:?}");
     let of = |number: u64| sessions.iter().find(|session| session.session == number).expect("listed");

@@ -1,7 +1,7 @@
-//! Calls whose arguments only the kernel knows. If such a call fails with EFAULT, the pages of its arguments are
-//! accessed and the call is repeated. The kernel reads its arguments before it acts, so a repeated call is safe. Calls
-//! that act first are served by name ([`numbers`]). A structure that spans more than two pages, or points to further
-//! far memory, is not served.
+//! Calls whose arguments only the kernel can interpret. If such a call fails with EFAULT, this module accesses the
+//! pages of the arguments and repeats the call. The kernel reads the arguments before it acts, so a repeated call is
+//! safe. System calls that act first go to this library's functions of the same names ([`numbers`]). An argument
+//! structure that spans more than two pages, or that points to further far memory, is not supported.
 
 use std::ffi::{c_int, c_long, c_ulong};
 use std::mem::transmute;
@@ -17,7 +17,8 @@ use crate::answer::{errno, set_errno, status};
 use crate::numbers;
 use crate::range::PAGE;
 
-/// Most attempts at a call. Pages may be evicted between the access and the call, but not this often.
+/// Maximum number of times that a call is repeated. A page may be evicted between the access and the repeated call, but
+/// not this often.
 const TRIES: u32 = 100;
 
 /// Makes a call, and repeats it while it fails because pages of its arguments are absent.
@@ -40,11 +41,11 @@ fn again(arguments: &[usize], call: impl Fn() -> c_long) -> c_long {
 /// `addr` is not far.
 fn touch(addr: usize) -> bool {
     for page in [addr, addr.saturating_add(PAGE)].into_iter().filter(|&page| far::contains(page)) {
-        // SAFETY: `page` is a byte of far memory, which is mapped. The addition of 0 is one atomic step and changes
-        // nothing.
+        // SAFETY: `page` is the address of a byte in far memory, which is mapped. Adding 0 is one atomic step, so it
+        // cannot undo another thread's write.
         let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
         if far::is_writable(page) {
-            // `black_box` hides the 0: if the compiler saw it, it would make this a read.
+            // `black_box` hides the 0 from the compiler, which could otherwise replace the addition with a read.
             byte.fetch_add(std::hint::black_box(0), Ordering::SeqCst);
         } else if far::is_readable(page) {
             byte.load(Ordering::SeqCst);
@@ -53,7 +54,7 @@ fn touch(addr: usize) -> bool {
     far::contains(addr)
 }
 
-/// ioctl(2). The C prototype is variadic, but it passes the third argument in the same register.
+/// ioctl(2). The C prototype is variadic, but a variadic third argument is in the same register as this fixed one.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     type Call = unsafe extern "C-unwind" fn(c_int, c_ulong, ...) -> c_int;
@@ -61,12 +62,12 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) 
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
+    // SAFETY: `call` is the C library's `ioctl`, which has the type `Call`. Its arguments are the caller's.
     again(&[argument], || unsafe { transmute::<*mut _, Call>(call)(fd, request, argument) }.into()) as c_int
 }
 
-/// prctl(2). The C prototype is variadic, but it passes the arguments in the same registers. A repeated call writes the
-/// same result again.
+/// prctl(2). The C prototype is variadic, but variadic arguments are in the same registers as these fixed ones.
+/// Repeating a call is safe, because it writes the same result again.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     type Call = unsafe extern "C-unwind" fn(c_int, ...) -> c_int;
@@ -74,7 +75,7 @@ unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
+    // SAFETY: `call` is the C library's `prctl`, which has the type `Call`. Its arguments are the caller's.
     again(&[a, b, c, d], || unsafe { transmute::<*mut _, Call>(call)(option, a, b, c, d) }.into()) as c_int
 }
 
@@ -86,12 +87,13 @@ unsafe fn control(real: &real::Real, fd: c_int, command: c_int, argument: usize)
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // F_SETFD on Hanare's own descriptors fails, because they must not survive an exec.
+    // F_SETFD fails on Hanare's own descriptors, which must stay close-on-exec.
     if command == libc::F_SETFD && is_own(fd) {
         set_errno(libc::EBADF);
         return -1;
     }
-    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
+    // SAFETY: `call` is the C library's `fcntl` or `fcntl64`, which has the type `Call`. Its arguments are the
+    // caller's.
     again(&[argument], || unsafe { transmute::<*mut _, Call>(call)(fd, command, argument) }.into()) as c_int
 }
 
@@ -107,8 +109,8 @@ unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: usize) 
     unsafe { control(&real::fcntl64, fd, command, argument) }
 }
 
-/// syscall(2). Programs use it above all for `futex`, for which the C library has no function. Calls that need special
-/// treatment on far memory are served by name ([`numbers`]).
+/// syscall(2). Programs use it above all for `futex`, for which the C library has no function. System calls that need
+/// special treatment on far memory go to this library's functions of the same names ([`numbers`]).
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn syscall(
     number: c_long,
@@ -131,6 +133,6 @@ unsafe extern "C-unwind" fn syscall(
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
+    // SAFETY: `call` is the C library's `syscall`, which has the type `Call`. Its arguments are the caller's.
     again(&[a, b, c, d, e, f], || unsafe { transmute::<*mut _, Call>(call)(number, a, b, c, d, e, f) })
 }

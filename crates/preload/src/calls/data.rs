@@ -1,6 +1,6 @@
-//! Calls that move bytes. Far bytes pass through a near (ordinary) buffer. If the descriptor is a stream of bytes, they
-//! pass in pieces. If the descriptor preserves message boundaries, they pass as a whole. If a call fails after a part
-//! was moved, it reports that part, like the kernel.
+//! Calls that move bytes. Far bytes pass through a near buffer (in ordinary memory). If the descriptor is a stream of
+//! bytes, the bytes pass in pieces. If the descriptor preserves message boundaries, each message passes as a whole. If
+//! a call fails after a part of the bytes has moved, the call returns the size of that part, like the kernel.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::{transmute, zeroed};
@@ -55,7 +55,7 @@ enum Pieces {
 }
 
 impl Pieces {
-    /// Returns the size of the largest piece of `total` bytes.
+    /// Returns the maximum size of a piece if the call moves `total` bytes.
     fn most(self, total: usize) -> usize {
         if self == Pieces::Whole { total } else { total.min(PIECE) }
     }
@@ -157,9 +157,9 @@ fn pieces_of_receive(fd: c_int, total: usize, flags: c_int) -> Pieces {
     if flags & libc::MSG_WAITALL != 0 { Pieces::On } else { Pieces::Stop }
 }
 
-/// Interposes calls on one buffer: `call(fd, buffer, len, more...)`. `$next` computes a further argument of each piece,
-/// from the caller's argument and the bytes moved by earlier pieces. `$room` is the buffer's size, which a checked
-/// variant gets.
+/// Interposes calls on one buffer: `call(fd, buffer, len, more...)`. `$more` is a further argument, such as a file
+/// offset. `$next` computes its value for each piece, from the caller's argument and the number of bytes in earlier
+/// pieces. `[room]` marks a checked variant (`__read_chk`), which also gets the buffer's size.
 macro_rules! one_buffer {
     ($move:ident, $pieces:ident: $($name:ident($($more:ident: $type:ty = $next:expr),*) $([$room:ident])?)*) => { $(
         #[unsafe(no_mangle)]
@@ -168,7 +168,7 @@ macro_rules! one_buffer {
         ) -> ssize_t {
             type Call = unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t $(, $type)* $(, one_buffer!(@ $room))?) -> ssize_t;
             let Some(call) = real::$name.get() else { return refused(libc::ENOSYS) };
-            // SAFETY: `call` is the C library's function of this name, which has this type.
+            // SAFETY: `call` is the C library's `$name`, which has the type `Call`.
             let call = unsafe { transmute::<*mut c_void, Call>(call) };
             if !is_far(buffer, len) $(|| len > $room)? {
                 // SAFETY: the caller keeps the contract of the call.
@@ -189,7 +189,7 @@ macro_rules! one_buffer {
     (@len $room:ident $len:ident) => { $len };
 }
 
-/// Returns the file offset of a piece that follows `done` bytes.
+/// Returns the file offset of the next piece, after earlier pieces have moved `done` bytes.
 fn forward((offset, done): (off_t, usize)) -> off_t {
     offset + done as off_t
 }
@@ -216,7 +216,7 @@ macro_rules! many_buffers {
         pub(crate) unsafe extern "C-unwind" fn $name(fd: c_int, buffers: *const iovec, count: c_int $(, $more: $type)*) -> ssize_t {
             type Call = unsafe extern "C-unwind" fn(c_int, *const iovec, c_int $(, $type)*) -> ssize_t;
             let Some(call) = real::$name.get() else { return refused(libc::ENOSYS) };
-            // SAFETY: `call` is the C library's function of this name, which has this type.
+            // SAFETY: `call` is the C library's `$name`, which has the type `Call`.
             let call = unsafe { transmute::<*mut c_void, Call>(call) };
             let far = match kernel_is_blind() && count > 0 {
                 // SAFETY: under the contract of the call, the table and its buffers are valid.
@@ -240,7 +240,8 @@ macro_rules! many_buffers {
     )* };
 }
 
-/// Like [`forward`], but keeps an offset of -1, which means the file's own position. The kernel advances this position.
+/// Like [`forward`], but returns an offset of -1 unchanged. The offset -1 stands for the file's own position, which the
+/// kernel advances.
 fn forward_unless_own((offset, done): (off_t, usize)) -> off_t {
     if offset == -1 { -1 } else { offset + done as off_t }
 }
@@ -271,7 +272,7 @@ type Addressed<A, L> = unsafe extern "C-unwind" fn(c_int, *mut c_void, size_t, c
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     let Some(call) = real::recv.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `recv`, which has the type `Transfer`.
     let call = unsafe { transmute::<*mut c_void, Transfer>(call) };
     if !is_far(buffer, len) {
         // SAFETY: the caller keeps the contract of recv(2).
@@ -297,7 +298,8 @@ unsafe extern "C-unwind" fn __recv_chk(
         return unsafe { recv(fd, buffer, len, flags) };
     }
     let Some(call) = real::__recv_chk.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's function of this name. It ends the program, because `len` is too large.
+    // SAFETY: `call` is the C library's `__recv_chk`, which has the type `Call`. It ends the program, because `len`
+    // exceeds the buffer's size `room`.
     unsafe { transmute::<*mut c_void, Call>(call)(fd, buffer, len, room, flags) }
 }
 
@@ -307,7 +309,7 @@ pub(crate) unsafe extern "C-unwind" fn send(fd: c_int, buffer: *mut c_void, len:
     if keeps_pages(fd, flags) {
         return refused(libc::ENOBUFS);
     }
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `send`, which has the type `Transfer`.
     let call = unsafe { transmute::<*mut c_void, Transfer>(call) };
     if !is_far(buffer, len) {
         // SAFETY: the caller keeps the contract of send(2).
@@ -329,14 +331,14 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
     address_len: *mut socklen_t,
 ) -> ssize_t {
     let Some(call) = real::recvfrom.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `recvfrom`, which has the type `Addressed<*mut sockaddr, *mut socklen_t>`.
     let call = unsafe { transmute::<*mut c_void, Addressed<*mut sockaddr, *mut socklen_t>>(call) };
     if !kernel_is_blind() {
         // SAFETY: the caller keeps the contract of recvfrom(2).
         return unsafe { call(fd, buffer, len, flags, address, address_len) };
     }
-    // SAFETY: under the contract of recvfrom(2), `address_len` is null or valid, and `address` is valid for that many
-    // bytes.
+    // SAFETY: under the contract of recvfrom(2), `address_len` is null or valid. If it is valid, `address` is null or
+    // valid for `*address_len` bytes.
     let (near_address, near_len) = unsafe {
         let room = if address_len.is_null() { 0 } else { address_len.read() as usize };
         (filled_bytes(address, room), filled(address_len))
@@ -380,7 +382,8 @@ unsafe extern "C-unwind" fn __recvfrom_chk(
         return unsafe { recvfrom(fd, buffer, len, flags, address, address_len) };
     }
     let Some(call) = real::__recvfrom_chk.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's function of this name. It ends the program, because `len` is too large.
+    // SAFETY: `call` is the C library's `__recvfrom_chk`, which has the type `Call`. It ends the program, because `len`
+    // exceeds the buffer's size `room`.
     unsafe { transmute::<*mut c_void, Call>(call)(fd, buffer, len, room, flags, address, address_len) }
 }
 
@@ -397,7 +400,7 @@ pub(crate) unsafe extern "C-unwind" fn sendto(
     if keeps_pages(fd, flags) {
         return refused(libc::ENOBUFS);
     }
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `sendto`, which has the type `Addressed<*const sockaddr, socklen_t>`.
     let call = unsafe { transmute::<*mut c_void, Addressed<*const sockaddr, socklen_t>>(call) };
     // SAFETY: under the contract of sendto(2), `address` is null or valid for `address_len` bytes.
     let near_address = unsafe { given_bytes(address, address_len as usize) };
@@ -418,7 +421,8 @@ pub(crate) unsafe extern "C-unwind" fn sendto(
 
 type OnMessage = unsafe extern "C-unwind" fn(c_int, *mut msghdr, c_int) -> ssize_t;
 
-/// Returns the header of a message and the bytes in its buffers, if any part of the message is far.
+/// Returns the header of a message and the number of bytes in its buffers, if any part of the message is far. Otherwise
+/// returns `None`.
 ///
 /// # Safety
 /// `message` is null or valid for recvmsg(2).
@@ -435,7 +439,7 @@ unsafe fn far_message(message: *const msghdr) -> Option<(msghdr, usize)> {
         || is_far(header.msg_control, header.msg_controllen);
     match row.far_bytes() {
         Some(total) => Some((header, total)),
-        // SAFETY: the message is valid. Its buffers are near, or the kernel refuses them because they are too many.
+        // SAFETY: the caller promises that the message is valid, so `header` is the header of a valid message.
         None if rest => Some((header, unsafe { length(&header) })),
         None => None,
     }
@@ -456,14 +460,14 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr
     if keeps_pages(fd, flags) {
         return refused(libc::ENOBUFS);
     }
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `sendmsg`, which has the type `OnMessage`.
     let call = unsafe { transmute::<*mut c_void, OnMessage>(call) };
     // SAFETY: the caller keeps the contract of sendmsg(2).
     let Some((header, total)) = (unsafe { far_message(message) }) else {
         // SAFETY: the caller keeps the contract of sendmsg(2).
         return unsafe { call(fd, message.cast_mut(), flags) };
     };
-    // SAFETY: under the contract of sendmsg(2), name and control data are valid for their lengths.
+    // SAFETY: under the contract of sendmsg(2), the name and the control data are valid for the lengths in `header`.
     let (name, control) = unsafe {
         (
             given_bytes(header.msg_name, header.msg_namelen as usize),
@@ -487,14 +491,14 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let Some(call) = real::recvmsg.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `recvmsg`, which has the type `OnMessage`.
     let call = unsafe { transmute::<*mut c_void, OnMessage>(call) };
     // SAFETY: the caller keeps the contract of recvmsg(2).
     let Some((header, total)) = (unsafe { far_message(message) }) else {
         // SAFETY: the caller keeps the contract of recvmsg(2).
         return unsafe { call(fd, message, flags) };
     };
-    // SAFETY: under the contract of recvmsg(2), name and control data are valid for their lengths.
+    // SAFETY: under the contract of recvmsg(2), the name and the control data are valid for the lengths in `header`.
     let (name, control) = unsafe {
         (
             filled_bytes(header.msg_name.cast::<u8>(), header.msg_namelen as usize),
@@ -521,7 +525,8 @@ pub(crate) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, 
     let answer = unsafe { take(Vectors::new(header.msg_iov, header.msg_iovlen), total, pieces, receive) };
     if answer >= 0 {
         let told = told.get();
-        // SAFETY: `message` is the program's valid message, whose lengths and flags the call fills.
+        // SAFETY: `message` is valid and writable under the contract of recvmsg(2). The kernel would write the same
+        // three fields.
         unsafe {
             (*message).msg_namelen = told.msg_namelen;
             (*message).msg_controllen = told.msg_controllen;
@@ -535,7 +540,7 @@ pub(crate) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, 
 unsafe extern "C-unwind" fn getrandom(buffer: *mut c_void, len: size_t, flags: c_uint) -> ssize_t {
     type Call = unsafe extern "C-unwind" fn(*mut c_void, size_t, c_uint) -> ssize_t;
     let Some(call) = real::getrandom.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `getrandom`, which has the type `Call`.
     let call = unsafe { transmute::<*mut c_void, Call>(call) };
     if !is_far(buffer, len) {
         // SAFETY: the caller keeps the contract of getrandom(2).

@@ -2,8 +2,8 @@
 //! open, and must not close Hanare's. To the program, Hanare's descriptors appear closed. The kernel never gives the
 //! program one of their numbers.
 //!
-//! Hanare's own code also closes its descriptors through this module, because it calls the C library like any other
-//! code. The return address of such a call lies in this library.
+//! Hanare's own code also closes its descriptors through this module, because it calls the C library's `close` like any
+//! other code. `close_for` recognizes such a call by its return address, which lies in this library.
 
 use std::ffi::{c_int, c_long, c_uint, c_void};
 use std::mem::transmute;
@@ -30,9 +30,9 @@ unsafe extern "C-unwind" fn close_for(fd: c_int, caller: usize) -> c_int {
         return refused(libc::EBADF);
     }
     match real::close.known() {
-        // SAFETY: `call` is the C library's `close`, which has this type. The argument is the caller's.
+        // SAFETY: `call` is the C library's `close`, which has the type `Close`. The argument is the caller's.
         Some(call) => unsafe { transmute::<*mut c_void, Close>(call)(fd) },
-        // SAFETY: the argument is a number. The closed descriptor belongs to the caller.
+        // SAFETY: the argument is a plain number. The call closes a descriptor of the caller.
         None => status(unsafe { kernel(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) }.map(drop)),
     }
 }
@@ -40,15 +40,15 @@ unsafe extern "C-unwind" fn close_for(fd: c_int, caller: usize) -> c_int {
 entry!(close, "rsi", "x1", close_for, fn(_fd: c_int) -> c_int);
 entry!(__close, "rsi", "x1", close_for, fn(_fd: c_int) -> c_int);
 
-/// close_range(2) on all numbers except those of Hanare's descriptors.
+/// Does close_range(2) for all descriptors from `first` to `last`, except Hanare's own.
 pub(super) fn close_others(first: c_uint, last: c_uint, flags: c_int) -> Result<(), c_int> {
     let call = |first: c_uint, last: c_uint| {
         let args = [first as usize, last as usize, flags as usize, 0, 0, 0];
-        // SAFETY: the arguments are plain numbers. The closed descriptors are the program's.
+        // SAFETY: the arguments are plain numbers. The call closes only descriptors of the program.
         unsafe { kernel(libc::SYS_close_range, args) }.map(drop)
     };
-    // The kernel refuses an invalid range itself. CLOSE_RANGE_CLOEXEC closes nothing now, and Hanare's own descriptors
-    // are close-on-exec already.
+    // The kernel itself refuses an invalid range. With CLOSE_RANGE_CLOEXEC, the kernel closes nothing now, and Hanare's
+    // own descriptors are close-on-exec already.
     if first > last || flags & CLOSE_RANGE_CLOEXEC != 0 {
         return call(first, last);
     }
@@ -62,7 +62,8 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
     status(close_others(first, last, flags))
 }
 
-/// closefrom(3). On Linux before 5.9, which has no close_range(2), closes the numbers one by one up to the limit.
+/// closefrom(3). If the kernel has no close_range(2) (Linux before 5.9), closes the descriptors one by one, up to the
+/// process's limit.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn closefrom(first: c_int) {
     let first = first.max(0);
@@ -73,20 +74,20 @@ unsafe extern "C" fn closefrom(first: c_int) {
     let end = unsafe { libc::sysconf(libc::_SC_OPEN_MAX) };
     for fd in first..c_int::try_from(end).unwrap_or(c_int::MAX) {
         if !descriptors::is_own(fd) {
-            // SAFETY: the argument is a plain number. The closed descriptor is the program's.
+            // SAFETY: the argument is a plain number. The call closes only a descriptor of the program.
             let _ = unsafe { kernel(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
         }
     }
 }
 
-/// Duplicates `from` at the number `to`, as dup3(2) does. If `to` is one of Hanare's descriptors, the call fails with
-/// EBADF, as for a number above the limit.
+/// Duplicates `from` at the number `to`, as dup3(2) does. If `to` is one of Hanare's descriptors, fails with EBADF, as
+/// for a number above the limit on descriptors.
 fn put_onto(from: c_int, to: c_int, flags: c_int) -> c_int {
     if descriptors::is_own(to) {
         return refused(libc::EBADF);
     }
     let args = [from as usize, to as usize, flags as usize, 0, 0, 0];
-    // SAFETY: the arguments are plain numbers. The closed descriptor is the program's.
+    // SAFETY: the arguments are plain numbers. The call closes only a descriptor of the program.
     match unsafe { kernel(libc::SYS_dup3, args) } {
         Ok(fd) => fd as c_int,
         Err(error) => refused(error),

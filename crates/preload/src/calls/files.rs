@@ -160,14 +160,14 @@ macro_rules! open_text {
                 set_errno(libc::ENOSYS);
                 return std::ptr::null_mut();
             };
-            // SAFETY: under the contract of the call, the path is null or a terminated string.
+            // SAFETY: under the contract of the call, the path is null or a NUL-terminated string.
             let near = unsafe { text($path) };
-            // SAFETY: `near` is null, far, or a terminated string.
+            // SAFETY: `near` is null, far, or a NUL-terminated string, as `is_hidden` requires.
             if unsafe { is_hidden(libc::AT_FDCWD, near.pointer().cast()) } {
                 set_errno(libc::EACCES);
                 return std::ptr::null_mut();
             }
-            // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
+            // SAFETY: `call` is the C library's `$name`, which has the type `Call`. Its arguments are the caller's.
             unsafe { std::mem::transmute::<*mut c_void, Call>(call)(near.pointer().cast() $(, $more)*) }
         }
     )* };
@@ -186,17 +186,18 @@ unsafe extern "C-unwind" fn mkdtemp(template: *mut c_char) -> *mut c_char {
         set_errno(libc::ENOSYS);
         return std::ptr::null_mut();
     };
-    // SAFETY: under the contract of mkdtemp(3), the template is a terminated string.
+    // SAFETY: under the contract of mkdtemp(3), the template is a NUL-terminated string.
     let near = unsafe { changed_text(template) };
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `mkdtemp`, which has the type `Call`.
     let made = unsafe { std::mem::transmute::<*mut c_void, Call>(call)(near.pointer().cast()) };
     if made.is_null() { made } else { template }
 }
 
-/// Calls `call` with a near copy of the buffer `to`. Returns null on failure, and otherwise the address of the path.
+/// Calls `call` with a near copy of the buffer `to`. Returns the result of `call`, but `to` in place of the address of
+/// the copy.
 ///
 /// # Safety
-/// `call` asks for the working directory; `to` is null or has room for `len` bytes.
+/// `call` is `getcwd` or its checked variant. `to` is null or has room for `len` bytes.
 unsafe fn working_directory(to: *mut c_char, len: size_t, call: impl Fn(*mut c_char) -> *mut c_char) -> *mut c_char {
     if to.is_null() || !kernel_is_blind() {
         return call(to);

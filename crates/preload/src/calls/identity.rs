@@ -1,7 +1,8 @@
-//! Changes of user and groups. The C library makes every thread perform the system call, including Hanare's own
-//! threads. These threads must not access far memory: the thread that serves faults would wait for itself. The C
-//! library keeps the data for all threads on the caller's stack, so the call runs on a near stack (in ordinary memory).
-//! A list of groups is passed as a near copy. Both rules hold in every mode.
+//! Calls that change the user or the groups of the process. For such a call, the C library makes every thread do the
+//! system call, including Hanare's own threads. Hanare's threads must not access far memory: the thread that serves
+//! faults would wait for itself. The C library keeps the data for all threads on the caller's stack. So this module
+//! runs the call on a near stack (in ordinary memory), and passes a near copy of a list of groups. Both happen in every
+//! mode.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;
@@ -15,7 +16,7 @@ use super::real;
 use crate::answer::set_errno;
 use crate::range::Range;
 
-/// Most groups, which is the kernel's limit.
+/// Maximum number of groups in a list. This is the kernel's limit.
 const GROUPS_MAX: usize = 65536;
 
 fn refused(error: c_int) -> c_int {
@@ -23,8 +24,8 @@ fn refused(error: c_int) -> c_int {
     -1
 }
 
-/// Makes a call on a near stack. Starts far memory first if its start was deferred. After the change of user, the
-/// process may have no right to set up fault handling or to reach the private server.
+/// Makes a call on a near stack. If the start of far memory was deferred, starts far memory first, because the call may
+/// take away the right to set up fault handling or to reach the private server.
 fn on_near_stack(call: impl FnOnce() -> c_int) -> c_int {
     far::ensure_started();
     let here = 0_u8;
@@ -43,7 +44,7 @@ macro_rules! changes {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             let Some(call) = real::$name.get() else { return refused(libc::ENOSYS) };
-            // SAFETY: `call` is the C library's function of this name, which has this type.
+            // SAFETY: `call` is the C library's `$name`, which has the type below.
             let call = unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(call) };
             // SAFETY: the arguments are plain numbers.
             on_near_stack(|| unsafe { call($($argument),*) })
@@ -63,11 +64,12 @@ changes! {
 }
 
 /// # Safety
-/// `list` is near and has `count` groups, or the kernel refuses it as invalid.
+/// `list` is in near memory and has `count` groups, or the kernel refuses the arguments as invalid.
 unsafe fn set_groups(count: size_t, list: *const gid_t) -> c_int {
     type Call = unsafe extern "C" fn(size_t, *const gid_t) -> c_int;
     let Some(call) = real::setgroups.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's `setgroups`, which has this type. The caller vouches for the list.
+    // SAFETY: `call` is the C library's `setgroups`, which has the type `Call`. The caller promises that the list is
+    // valid.
     on_near_stack(|| unsafe { transmute::<*mut c_void, Call>(call)(count, list) })
 }
 
@@ -76,26 +78,28 @@ unsafe extern "C" fn setgroups(count: size_t, list: *const gid_t) -> c_int {
     let bytes = count.min(GROUPS_MAX) * size_of::<gid_t>();
     let is_far = bytes > 0 && Range::covering(list as usize, bytes).is_some_and(Range::meets_far);
     if !is_far {
-        // SAFETY: under the contract of setgroups(2), `list` has `count` groups, and it is near.
+        // SAFETY: under the contract of setgroups(2), `list` has `count` groups. No byte of the list is far, so
+        // Hanare's own threads can read it.
         return unsafe { set_groups(count, list) };
     }
     let Some(buffer) = Buffer::new(bytes) else { return refused(libc::ENOMEM) };
-    // SAFETY: under the contract of setgroups(2), the list is valid for these bytes. The buffer has room for them and
-    // does not overlap.
+    // SAFETY: under the contract of setgroups(2), the list is valid for `bytes` bytes. The buffer has room for them and
+    // does not overlap the list.
     unsafe {
         copy::copy(list.cast(), buffer.pointer(), bytes);
         set_groups(count, buffer.pointer().cast())
     }
 }
 
-/// initgroups(3), with the list of groups in near memory. The C library's own function would keep the list in memory
-/// from `malloc`.
+/// initgroups(3), with the list of groups in near memory. The C library's own function would allocate the list with
+/// `malloc`, so the list could be far.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn initgroups(user: *const c_char, group: gid_t) -> c_int {
     let Some(buffer) = Buffer::new(GROUPS_MAX * size_of::<gid_t>()) else { return refused(libc::ENOMEM) };
     let list = buffer.pointer().cast::<gid_t>();
     let mut found = GROUPS_MAX as c_int;
-    // SAFETY: under the contract of initgroups(3), `user` is terminated. `list` has room for `found` groups.
+    // SAFETY: under the contract of initgroups(3), `user` is a NUL-terminated string. `list` has room for `found`
+    // groups.
     unsafe {
         let user = text(user);
         // Groups beyond the kernel's limit are left out.

@@ -1,10 +1,10 @@
 //! `getrlimit`, `setrlimit` and `prlimit`. For address space and data, the program sees the limits that it set. The
-//! kernel's limits differ from them (`hanare_sys::limits`). All other limits, and the limits of other processes, are
-//! left to the kernel.
+//! kernel's limits differ, because the kernel counts Hanare's mappings and does not count far memory
+//! (`hanare_sys::limits`). Calls about all other limits, and about other processes, go to the kernel.
 //!
-//! A program that this one executes inherits the kernel's limits. So an environment variable carries the limits that
-//! the program set. The program's first limit adds the variable to its environment. An exec call may pass another
-//! environment. Its entry is then replaced, or the variable is added.
+//! A program that this process executes inherits the kernel's limits. So an environment variable passes on the limits
+//! that the program set. The first limit that the program sets adds the variable to the program's environment. If an
+//! exec call passes another environment, this module sets the variable in a copy of that environment.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -18,7 +18,8 @@ use crate::answer::{errno, kernel, set_errno, status};
 /// Size in bytes of the environment entry: `HANARE_LIMITS=`, the value and the final zero.
 const ENTRY_BYTES: usize = VARIABLE.len() + 1 + VALUE_BYTES + 1;
 
-/// The variable's entry in the program's environment. It changes in place.
+/// The variable's entry in the program's environment. Each change of a limit overwrites the bytes of this entry in
+/// place.
 static ENTRY: [AtomicU8; ENTRY_BYTES] = [const { AtomicU8::new(0) }; ENTRY_BYTES];
 static IS_SHOWN: AtomicBool = AtomicBool::new(false);
 
@@ -27,15 +28,15 @@ fn text() -> impl Iterator<Item = u8> {
     VARIABLE.bytes().chain([b'=']).chain(limits::value()).chain([0])
 }
 
-/// Updates the variable after a change of the limits. If there is no memory for a larger environment, executed programs
-/// see the kernel's limits.
+/// Updates the environment variable `HANARE_LIMITS` after a change of the limits. If there is no memory for a larger
+/// environment, executed programs see the kernel's limits.
 fn show() {
     for (place, byte) in ENTRY.iter().zip(text()) {
         place.store(byte, Ordering::Relaxed);
     }
     if !IS_SHOWN.swap(true, Ordering::Relaxed) {
         let before = errno();
-        // SAFETY: `ENTRY` holds a terminated text. It lives as long as this library, which is never unloaded.
+        // SAFETY: `ENTRY` holds a NUL-terminated text. It lives as long as this library, which is never unloaded.
         if unsafe { libc::putenv(ENTRY.as_ptr().cast_mut().cast()) } != 0 {
             IS_SHOWN.store(false, Ordering::Relaxed);
         }
@@ -43,24 +44,24 @@ fn show() {
     }
 }
 
-/// An environment for a program to be executed, which contains the variable.
+/// An environment for a program to be executed, which contains `HANARE_LIMITS`.
 pub(crate) struct Carried {
     entries: Vec<*const c_char>,
     _own: Vec<u8>,
 }
 
 impl Carried {
-    /// Returns the environment `list` with the variable's present value. Returns `None` if the program has no limits:
-    /// then the environment needs no change.
+    /// Returns a copy of the environment `list` with the variable's present value. Returns `None` if the program has
+    /// set no limits or `list` is null, because the environment then needs no change.
     ///
     /// # Safety
-    /// `list` is null, or a list of terminated texts that ends with null and does not change.
+    /// `list` is null, or a list of NUL-terminated texts that ends with null and does not change.
     pub(crate) unsafe fn new(list: *const *const c_char) -> Option<Carried> {
         if !limits::is_limited() || list.is_null() {
             return None;
         }
-        // A child that shares its parent's memory until it executes has its own limits. So it must not change the
-        // parent's entry, and gets an entry of its own.
+        // A vfork child shares its parent's memory, but has limits of its own. So the copy contains a new entry, and
+        // the parent's entry stays unchanged.
         let own: Vec<u8> = text().collect();
         let mut entries = Vec::new();
         for at in 0.. {
@@ -69,7 +70,7 @@ impl Carried {
             if entry.is_null() {
                 break;
             }
-            // SAFETY: `entry` is a terminated text of a valid list.
+            // SAFETY: `entry` is a NUL-terminated text of a valid list.
             let rest = unsafe { CStr::from_ptr(entry) }.to_bytes().strip_prefix(VARIABLE.as_bytes());
             if !rest.is_some_and(|rest| rest.starts_with(b"=")) {
                 entries.push(entry);
@@ -84,23 +85,24 @@ impl Carried {
     }
 }
 
-/// Returns the kind of a limit if Hanare keeps this limit for the calling process.
+/// Returns the kind of a limit if Hanare keeps this limit for the calling process. Otherwise returns `None`.
 fn own_kind(process: pid_t, resource: c_int) -> Option<Kind> {
     let is_own = process == 0 || process as u32 == std::process::id();
     Kind::of(resource).filter(|_| is_own && limits::are_kept())
 }
 
-/// Returns the old limit in `old` and sets the limit `new`. Each pointer may be null.
+/// Sets the limit to `new`, and stores the old limit in `old`. Each pointer may be null.
 ///
 /// # Safety
 /// Each pointer is null or valid.
 unsafe fn exchange(kind: Kind, resource: c_int, new: *const rlimit64, old: *mut rlimit64) -> Result<(), c_int> {
-    // `old` and `new` may be equal, and a refused call must not write the old limit. So the old limit is written last.
+    // `old` and `new` may be the same pointer, and a refused call must not write to `old`. So the old limit is written
+    // last.
     if new.is_null() && !old.is_null() {
         // SAFETY: `old` is not null, so the caller promises that it is valid.
         let near = unsafe { filled(old) };
-        // The kernel first writes its own limit, so that an invalid pointer causes EFAULT. SAFETY: the pointer is a
-        // near copy, or the pointer that the program passed.
+        // The kernel first writes its own limit to `old`. If `old` is invalid, the call fails here with EFAULT.
+        // SAFETY: the pointer is a near copy, or the pointer that the program passed.
         unsafe { kernel(libc::SYS_prlimit64, [0, resource as usize, 0, near.pointer() as usize, 0, 0]) }?;
     }
     let before = limits::get(kind).map_err(|errno| errno.0)?;
@@ -129,7 +131,7 @@ unsafe fn limit(process: pid_t, resource: c_int, new: *const rlimit64, old: *mut
     // SAFETY: under the contract of prlimit(2), both pointers are null or valid.
     let (new, old) = unsafe { (given(new), filled(old)) };
     let args = [process as usize, resource as usize, new.pointer() as usize, old.pointer() as usize, 0, 0];
-    // SAFETY: the arguments are the caller's, with near copies of far ones.
+    // SAFETY: the arguments are the caller's. Near copies replace far arguments.
     unsafe { kernel(libc::SYS_prlimit64, args) }.map(drop)
 }
 
@@ -147,7 +149,7 @@ unsafe fn write(resource: c_int, from: *const rlimit64) -> c_int {
     status(if from.is_null() { Err(libc::EFAULT) } else { unsafe { limit(0, resource, from, std::ptr::null_mut()) } })
 }
 
-// Numbers have 64 bits, so the two structures are the same.
+// The fields of `rlimit` have 64 bits, so `rlimit` and `rlimit64` have the same layout.
 const _: () = assert!(size_of::<rlimit>() == size_of::<rlimit64>());
 
 macro_rules! twice {

@@ -1,8 +1,8 @@
-//! System calls on far buffers in signal modes (sigbus and sigsegv). In these modes a fault raises a signal, which the
-//! kernel cannot do during a system call. So the kernel fails a call with EFAULT at an absent far page. This module
-//! interposes the C library's wrappers and passes near (ordinary) copies of far data to the kernel. In thread mode, and
-//! for near data, each call goes unchanged to the C library. It does not go to the kernel directly: the C library's
-//! functions are cancellation points and do more than the system call.
+//! System calls on far buffers in signal modes (sigbus and sigsegv). In these modes a fault raises a signal. The kernel
+//! cannot deliver a signal in the middle of a system call, so it fails the call with EFAULT at an absent far page. This
+//! module interposes the C library's wrappers and passes near (ordinary) copies of far data to the kernel. In thread
+//! mode, and for near data, each call goes unchanged to the C library. The call does not go directly to the kernel,
+//! because the C library's functions are cancellation points and do more than the system call.
 //!
 //! - `near` makes the copies. `data` moves any number of bytes. `files`, `sockets`, `waiting`, `queues`, `process` and
 //!   `stdio` interpose calls with paths and structures. `stack` replaces far signal stacks.
@@ -11,11 +11,12 @@
 //! - `limits` shows the program its own resource limits, in every mode.
 //! - `own` serves accesses to the program's own memory through the kernel.
 //! - `splice` serves calls after which the kernel would keep references to pages, in every mode.
-//! - `again` serves calls whose arguments only the kernel knows (`ioctl`, `fcntl`, `syscall`). It makes the pages of
-//!   the arguments present and repeats the failed call.
+//! - `again` serves calls whose arguments only the kernel can interpret (`ioctl`, `fcntl`, `syscall`). It makes the
+//!   pages of the arguments present and repeats the failed call.
 //!
 //! The engine and the connections to the servers also call these functions, even while a fault is being resolved. So
-//! symbols are looked up in advance ([`real::resolve`]), and a call with near arguments costs only one comparison more.
+//! symbols are looked up in advance ([`real::resolve`]), and a call with near arguments costs only one additional
+//! comparison.
 
 mod again;
 pub(crate) mod data;
@@ -45,7 +46,7 @@ macro_rules! wrap {
                 crate::answer::set_errno(libc::ENOSYS);
                 return -1;
             };
-            // SAFETY: the symbol is the C library's function of this name, which has this type.
+            // SAFETY: `call` is the C library's `$name`, which has the type below.
             let call = unsafe {
                 std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C-unwind" fn($($type),*) -> $result>(call)
             };
@@ -54,7 +55,8 @@ macro_rules! wrap {
                 return unsafe { call($($argument),*) };
             }
             $(
-                // SAFETY: under the contract of the call, the argument is null or valid for what is copied.
+                // SAFETY: under the contract of the call, the argument is null or valid for the bytes that `$copy`
+                // copies.
                 let mut $far = unsafe { $copy };
             )*
             // SAFETY: the caller keeps the contract of the call. Near copies replace far arguments.

@@ -15,11 +15,11 @@ use crate::range::{PAGE, Range};
 /// time.
 pub(crate) const PIECE: usize = 256 << 10;
 
-/// Number of buffers that are cached for later calls. It should be larger than the number of threads that need one at
-/// once.
+/// Number of buffers that are cached for later calls. It should exceed the number of threads that use a buffer at the
+/// same time.
 const KEPT: usize = 16;
 
-/// Longest path in bytes, including its end. This is the kernel's limit.
+/// Maximum length of a path in bytes, including the final NUL. This is the kernel's limit (PATH_MAX).
 const PATH_BYTES: usize = 4096;
 
 static FREE: [AtomicUsize; KEPT] = [const { AtomicUsize::new(0) }; KEPT];
@@ -36,7 +36,7 @@ pub(crate) fn is_far(addr: *const c_void, len: usize) -> bool {
     len > 0
         && kernel_is_blind()
         && Range::covering(addr as usize, len).is_some_and(|range| {
-            // A range crosses few borders between near and far memory, so this takes few steps.
+            // A range crosses few borders between near and far memory, so `meets_far` takes few steps.
             far::contains(range.start) || range.len() > PAGE && range.meets_far()
         })
 }
@@ -72,7 +72,7 @@ impl Drop for Buffer {
         let keep =
             |kept: &AtomicUsize| kept.compare_exchange(0, self.addr, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if self.len != PIECE || !FREE.iter().any(keep) {
-            // SAFETY: `new` made this mapping, and no code uses it any more.
+            // SAFETY: `new` made this mapping, and nothing uses it after the buffer is dropped.
             let _ = unsafe { kernel(libc::SYS_munmap, [self.addr, self.len, 0, 0, 0, 0]) };
         }
     }
@@ -106,15 +106,15 @@ pub(crate) struct Near<'a> {
 
 impl Near<'_> {
     /// # Safety
-    /// `original` is null or valid for reading `len` bytes. If `back` copies bytes back, it is also valid for writing
-    /// them.
+    /// `original` is null or valid for reading `len` bytes. If `back` copies bytes back, `original` is also valid for
+    /// writing them.
     unsafe fn new(original: *mut u8, len: usize, back: Back) -> Self {
         let mut near = Near { original, len, copy: None, back, _of_the_call: PhantomData };
         if is_far(original.cast(), len) && is_open(original as usize, len, back != Back::Nothing) {
             near.copy = Buffer::new(len);
             if let Some(buffer) = &near.copy {
                 // SAFETY: the caller promises that `original` is valid for `len` bytes. The buffer has room for them
-                // and does not overlap.
+                // and does not overlap `original`.
                 unsafe { copy::copy(original, buffer.pointer(), len) };
             }
         }
@@ -140,17 +140,18 @@ impl Drop for Near<'_> {
         let Some(buffer) = &self.copy else { return };
         match self.back {
             Back::Nothing => {}
-            // SAFETY: `new` got an `original` that is valid for `len` bytes. The program's memory still exists after
-            // its own call.
+            // SAFETY: the caller of `new` promised that `original` is valid for `len` bytes. The program keeps this
+            // memory until its call returns.
             Back::Found => unsafe { give_found(buffer.pointer().cast(), self.original.cast(), self.len) },
-            // SAFETY: `new` got an `original` that is valid for writing `len` bytes, and the buffer holds as many.
+            // SAFETY: the caller of `new` promised that `original` is valid for writing `len` bytes. The buffer holds
+            // `len` bytes.
             _ => unsafe { copy::copy(buffer.pointer(), self.original, self.len) },
         }
     }
 }
 
-/// Copies the result field of each descriptor and nothing else. Other threads may change the other fields during the
-/// call.
+/// Copies only the result field (`revents`) of each descriptor, because other threads may change the other fields
+/// during the call.
 ///
 /// # Safety
 /// `from` and `to` have `len` bytes each. `to` is the program's memory.
@@ -193,7 +194,7 @@ pub(crate) fn is_open(addr: usize, len: usize, writes: bool) -> bool {
 /// Makes a `Near` for a structure that the call reads.
 ///
 /// # Safety
-/// `argument` is null or valid.
+/// `argument` is null or valid for a `T`.
 pub(crate) unsafe fn given<'a, T>(argument: *const T) -> Near<'a> {
     // SAFETY: the caller promises that `argument` is null or valid for a `T`.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), size_of::<T>(), Back::Nothing) }
@@ -202,16 +203,16 @@ pub(crate) unsafe fn given<'a, T>(argument: *const T) -> Near<'a> {
 /// Makes a `Near` for a structure that the call writes and may also read.
 ///
 /// # Safety
-/// `argument` is null or valid.
+/// `argument` is null or valid for a `T`.
 pub(crate) unsafe fn filled<'a, T>(argument: *mut T) -> Near<'a> {
     // SAFETY: the caller promises that `argument` is null or valid for a `T`.
     unsafe { Near::new(argument.cast(), size_of::<T>(), Back::Whole) }
 }
 
-/// Makes a `Near` for a time that the call counts down, even if it is interrupted.
+/// Makes a `Near` for a remaining time, which the call updates even if a signal interrupts the call.
 ///
 /// # Safety
-/// `argument` is null or valid.
+/// `argument` is null or valid for a `T`.
 pub(crate) unsafe fn counted_down<'a, T>(argument: *mut T) -> Near<'a> {
     // SAFETY: the caller promises that `argument` is null or valid for a `T`.
     unsafe { Near::new(argument.cast(), size_of::<T>(), Back::Always) }
@@ -253,49 +254,49 @@ pub(crate) unsafe fn filled_bytes<'a, T>(argument: *mut T, len: usize) -> Near<'
     unsafe { Near::new(argument.cast(), len, Back::Whole) }
 }
 
-/// Makes a `Near` for a terminated string, such as a path.
+/// Makes a `Near` for a NUL-terminated string, such as a path.
 ///
 /// # Safety
-/// `argument` is null or valid up to its end.
+/// `argument` is null or a NUL-terminated string.
 pub(crate) unsafe fn text<'a>(argument: *const c_char) -> Near<'a> {
-    // SAFETY: the caller promises that `argument` is null or valid up to its end.
+    // SAFETY: the caller promises that `argument` is null or a NUL-terminated string.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), text_len(argument), Back::Nothing) }
 }
 
-/// Makes a `Near` for a terminated string that the call changes in place.
+/// Makes a `Near` for a NUL-terminated string that the call changes in place.
 ///
 /// # Safety
-/// `argument` is null or valid up to its end.
+/// `argument` is null or a NUL-terminated string.
 pub(crate) unsafe fn changed_text<'a>(argument: *mut c_char) -> Near<'a> {
-    // SAFETY: the caller promises that `argument` is null or valid up to its end.
+    // SAFETY: the caller promises that `argument` is null or a NUL-terminated string.
     unsafe { Near::new(argument.cast(), text_len(argument), Back::Whole) }
 }
 
-/// Makes a `Near` for a terminated string of any length, such as a command.
+/// Makes a `Near` for a NUL-terminated string of any length, such as a command.
 ///
 /// # Safety
-/// `argument` is null or valid up to its end.
+/// `argument` is null or a NUL-terminated string.
 pub(crate) unsafe fn long_text<'a>(argument: *const c_char) -> Near<'a> {
-    // SAFETY: the caller promises that `argument` is null or valid up to its end.
+    // SAFETY: the caller promises that `argument` is null or a NUL-terminated string.
     unsafe { Near::new(argument.cast::<u8>().cast_mut(), bytes_of_text(argument, usize::MAX), Back::Nothing) }
 }
 
-/// Returns the bytes of a far path, including its end. If the path is too long, returns one byte more than the kernel
-/// allows: the kernel refuses the path before it reads the end.
+/// Returns the length of a far path in bytes, including the final NUL, and 0 for a near path. For a path that is too
+/// long, returns the kernel's maximum plus one, because the kernel refuses such a path before it reads the end.
 ///
 /// # Safety
-/// `text` is null or valid up to its end.
+/// `text` is null or a NUL-terminated string.
 unsafe fn text_len(text: *const c_char) -> usize {
-    // SAFETY: the caller promises that `text` is null or valid up to its end.
+    // SAFETY: the caller promises that `text` is null or a NUL-terminated string.
     unsafe { bytes_of_text(text, PATH_BYTES) }
 }
 
-/// Returns the bytes of a far string, including its end, and at most `most` plus one. Returns 0 for a near string. Also
-/// returns 0 if the string runs into memory that the program may not read: the kernel gets this string unchanged and
-/// returns the error.
+/// Returns the length of a far string in bytes, including the final NUL, but at most `most` plus one. Returns 0 for a
+/// near string. Also returns 0 if a part of the string is in memory that the program may not read. The kernel then gets
+/// the far string itself and returns the error.
 ///
 /// # Safety
-/// `text` is near, or valid up to its end.
+/// `text` is near, or a NUL-terminated string.
 unsafe fn bytes_of_text(text: *const c_char, most: usize) -> usize {
     if !kernel_is_blind() || !far::contains(text as usize) {
         return 0;
@@ -308,7 +309,7 @@ unsafe fn bytes_of_text(text: *const c_char, most: usize) -> usize {
             return 0;
         }
         let piece = (page_end - at).min(most - len);
-        // SAFETY: the string is valid up to its end, and the program may read this page.
+        // SAFETY: the caller promises that the string ends with NUL, and the program may read this page.
         let found = unsafe { libc::strnlen(at as *const c_char, piece) };
         len += found;
         if found < piece {
@@ -318,8 +319,8 @@ unsafe fn bytes_of_text(text: *const c_char, most: usize) -> usize {
     len + 1
 }
 
-/// A signal mask for a wait, without the trap signal. A handler that runs during the wait may access far memory, which
-/// must trap.
+/// A signal mask for a wait, without the trap signal. A handler that runs during the wait may access far memory, and
+/// such an access must trap.
 pub(crate) struct Mask {
     given: *const sigset_t,
     set: sigset_t,

@@ -2,8 +2,8 @@
 //! process, and `/proc/self/mem`.
 //!
 //! In signal modes (sigbus and sigsegv), near (ordinary) copies replace the far pieces on both sides of a transfer.
-//! `/proc/self/mem` has no such support: a read fails with EIO at an absent page, or ends before it. In sigsegv mode
-//! the file would show zeroes for absent pages, so it cannot be opened.
+//! `/proc/self/mem` has no such support: a read fails with EIO at an absent page, or ends before the absent page. In
+//! sigsegv mode the file would show zeroes for absent pages, so it cannot be opened.
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::mem::transmute;
@@ -36,7 +36,7 @@ impl End {
         if count == 0 {
             return End { table: Vec::new(), is_here };
         }
-        // SAFETY: the caller promises a valid table. Only an empty table may be null.
+        // SAFETY: the caller promises that `table` has `count` buffers. `count` is not 0, so `table` is not null.
         let table = unsafe { std::slice::from_raw_parts(table, count as usize) }.to_vec();
         End { table, is_here }
     }
@@ -59,7 +59,7 @@ unsafe fn transfer(
     writes: bool,
 ) -> ssize_t {
     let Some(call) = real.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: the caller promises that `real` has this type.
+    // SAFETY: the caller promises that `real` has the type `Transfer`.
     let call = unsafe { transmute::<*mut c_void, Transfer>(call) };
     let is_too_long = [local_count, remote_count].into_iter().any(|count| count as usize > BUFFERS_MAX);
     if !kernel_is_blind() || is_too_long {
@@ -114,37 +114,39 @@ pub(crate) unsafe extern "C-unwind" fn process_vm_writev(
 
 // ---- files ----------------------------------------------------------------------------------------------------------
 
-/// Checks whether a path leads to this process's memory file in sigsegv mode, in which the file would show zeroes. The
-/// callers replace far paths by near copies, except paths that the program may not read. So a path that is still far
-/// leads to no file.
+/// Checks whether a path leads to this process's memory file in sigsegv mode. In this mode the file would show zeroes
+/// for absent pages. The callers pass near copies of far paths. A path that is still far is one that the program may
+/// not read, so it leads to no file.
 ///
 /// # Safety
-/// `path` is null, far, or a terminated text.
+/// `path` is null, far, or a NUL-terminated text.
 pub(crate) unsafe fn is_hidden(dir: c_int, path: *const c_char) -> bool {
     if far::trap_signal() != Some(libc::SIGSEGV) || path.is_null() || far::contains(path as usize) {
         return false;
     }
-    // SAFETY: `path` is neither null nor far, so it is a terminated text.
+    // SAFETY: `path` is neither null nor far, so it is a NUL-terminated text.
     let name = unsafe { CStr::from_ptr(path) }.to_bytes();
     let is_named_so = name == b"mem" || name.ends_with(b"/mem");
-    // SAFETY: `path` is neither null nor far, so it is a terminated text.
+    // SAFETY: `path` is neither null nor far, so it is a NUL-terminated text.
     is_named_so && unsafe { place(dir, path) }.is_some_and(|place| is_own_memory(&place))
 }
 
 /// Returns the path of the file that `path` leads to, without symbolic links.
 ///
 /// # Safety
-/// `path` is a terminated text.
+/// `path` is a NUL-terminated text.
 unsafe fn place(dir: c_int, path: *const c_char) -> Option<Vec<u8>> {
-    // SAFETY: the caller promises that `path` is terminated.
+    // SAFETY: the caller promises that `path` is NUL-terminated.
     let near = unsafe { text(path) };
     let flags = (libc::O_PATH | libc::O_CLOEXEC) as usize;
-    // SAFETY: the path is near and terminated. The descriptor gives no access to the file, and is closed below.
+    // SAFETY: the path is near and NUL-terminated. The descriptor (O_PATH) gives no access to the file, and is closed
+    // below.
     let fd = unsafe { kernel(libc::SYS_openat, [dir as usize, near.pointer() as usize, flags, 0, 0, 0]) }.ok()?;
     let link = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).ok()?;
     let mut place = vec![0u8; 4096];
     let (link, to) = (link.as_ptr() as usize, place.as_mut_ptr() as usize);
-    // SAFETY: `link` is terminated, `to` is a local buffer of this length, and `fd` belongs to this function.
+    // SAFETY: `link` is NUL-terminated, `to` is a local buffer of `place.len()` bytes, and `fd` belongs to this
+    // function.
     let len = unsafe {
         let len = kernel(libc::SYS_readlinkat, [libc::AT_FDCWD as usize, link, to, place.len(), 0, 0]);
         kernel(libc::SYS_close, [fd, 0, 0, 0, 0, 0]).ok()?;
@@ -154,14 +156,15 @@ unsafe fn place(dir: c_int, path: *const c_char) -> Option<Vec<u8>> {
     Some(place)
 }
 
-/// Checks whether a path is `/proc/PID/mem` of this process, or the memory file of one of its threads.
+/// Checks whether a path is `/proc/PID/mem` of this process, or is below `/proc/PID/task/`, where the memory files of
+/// its threads are.
 fn is_own_memory(place: &[u8]) -> bool {
     let own = format!("/proc/{}/", std::process::id());
     place.strip_prefix(own.as_bytes()).is_some_and(|rest| rest == b"mem" || rest.starts_with(b"task/"))
 }
 
-// The C prototypes of the first four calls are variadic, but they pass the mode in the same register. The other four
-// calls are checked variants of the first four.
+// The C prototypes of the first four calls are variadic, but a variadic mode is in the same register as a fixed one.
+// The other four calls are checked variants of the first four.
 macro_rules! opening {
     ($($name:ident($([$dir:ident: $number:ty])? path $(, $mode:ident: $type:ty)?))*) => { $(
         #[unsafe(no_mangle)]
@@ -173,8 +176,8 @@ macro_rules! opening {
             #[allow(unused_mut, unused_assignments)] // without `dir`, a path begins at the working directory
             let mut dir = libc::AT_FDCWD;
             $(dir = $dir;)?
-            // SAFETY: under the contract of open(2), the path is a terminated string. `call` is the C library's
-            // function of this type.
+            // SAFETY: under the contract of open(2), the path is a NUL-terminated string. `call` is the C library's
+            // `$name`, which has the type `Call`.
             unsafe {
                 let near = text(path);
                 if is_hidden(dir, near.pointer().cast()) {

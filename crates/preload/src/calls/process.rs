@@ -52,15 +52,15 @@ unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -
         set_errno(libc::ENOSYS);
         return std::ptr::null_mut();
     };
-    // SAFETY: under the contract of popen(3), both strings are terminated. `call` is the C library's `popen`, which has
-    // this type.
+    // SAFETY: under the contract of popen(3), both strings are NUL-terminated. `call` is the C library's `popen`, which
+    // has the type `Call`.
     unsafe {
         let command = long_text(command);
         transmute::<*mut c_void, Call>(call)(command.pointer().cast(), mode)
     }
 }
 
-/// A list of pointers to strings. A null pointer ends it.
+/// A list of pointers to strings, which ends with a null pointer.
 type List = *const *const c_char;
 
 /// A near list of strings. It is the original list, or a copy of the list and of all its strings.
@@ -96,7 +96,8 @@ impl Strings {
     }
 }
 
-/// Returns the number of strings, their bytes including their ends, and true if any part of the list is far.
+/// Returns the number of strings, their total length in bytes with the final NULs, and whether any part of the list is
+/// far.
 ///
 /// # Safety
 /// `list` is valid.
@@ -111,7 +112,7 @@ unsafe fn measure(list: List) -> (usize, usize, bool) {
         if string.is_null() {
             return (count, bytes, far);
         }
-        // SAFETY: the strings of a valid list are terminated.
+        // SAFETY: the strings of a valid list are NUL-terminated.
         let len = unsafe { libc::strlen(string) } + 1;
         far |= is_far(string.cast(), len);
         (count, bytes) = (count + 1, bytes + len);
@@ -135,8 +136,8 @@ unsafe fn copy_list(list: List, count: usize, table: *mut *const c_char, mut byt
     unsafe { table.add(count).write(std::ptr::null()) };
 }
 
-/// Makes a call that executes another program. The kernel's soft limits become the program's own during the call,
-/// because the executed program inherits them.
+/// Makes a call that executes another program. During the call, the kernel's soft limits are the limits that the
+/// program set, because the executed program inherits them.
 fn execute(call: impl FnOnce() -> c_int) -> c_int {
     limits::executing();
     let answer = call();
@@ -153,7 +154,8 @@ fn refused() -> c_int {
 unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
     let Some(call) = real::execve.get() else { return refused() };
-    // SAFETY: the caller keeps the contract of execve(2). `call` is the C library's `execve`, which has this type.
+    // SAFETY: the caller keeps the contract of execve(2). `call` is the C library's `execve`, which has the type
+    // `Call`.
     unsafe {
         let carried = Carried::new(environment);
         let environment = carried.as_ref().map_or(environment, Carried::list);
@@ -167,7 +169,8 @@ unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environ
 unsafe extern "C-unwind" fn execvpe(path: *const c_char, arguments: List, environment: List) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
     let Some(call) = real::execvpe.get() else { return refused() };
-    // SAFETY: the caller keeps the contract of execvpe(3). `call` is the C library's `execvpe`, which has this type.
+    // SAFETY: the caller keeps the contract of execvpe(3). `call` is the C library's `execvpe`, which has the type
+    // `Call`.
     unsafe {
         let carried = Carried::new(environment);
         let environment = carried.as_ref().map_or(environment, Carried::list);
@@ -178,7 +181,7 @@ unsafe extern "C-unwind" fn execvpe(path: *const c_char, arguments: List, enviro
 }
 
 unsafe extern "C" {
-    /// The C library's variable. The program may have set it to a list of its own.
+    /// The C library's variable that points to the environment. The program may have set it to a list of its own.
     static mut environ: List;
 }
 
@@ -208,7 +211,7 @@ unsafe extern "C-unwind" fn ptrace(request: c_uint, process: pid_t, addr: *mut c
         // SAFETY: `_exit` ends only the child. Its parent goes on.
         unsafe { libc::_exit(125) };
     }
-    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
+    // SAFETY: `call` is the C library's `ptrace`, which has the type `Call`. Its arguments are the caller's.
     unsafe { transmute::<*mut c_void, Call>(call)(request, process, addr, data) }
 }
 
@@ -236,8 +239,9 @@ variadic!(execle, hanare_execle);
 
 type Spawn = unsafe extern "C-unwind" fn(*mut pid_t, *const c_char, *const c_void, *const c_void, List, List) -> c_int;
 
-/// Starts a process. Until the child executes, it shares this memory with every signal blocked, and no access can trap.
-/// So everything that the child reads must be near, including the attributes.
+/// Starts a process. Until the child executes, it shares this process's memory. Every signal is blocked during that
+/// time, so no access to far memory can trap. So everything that the child reads must be near, including the
+/// attributes.
 ///
 /// # Safety
 /// The caller keeps the contract of posix_spawn(3). `real` is a function of the same type.
@@ -251,12 +255,14 @@ unsafe fn spawn(
     environment: List,
 ) -> c_int {
     let Some(call) = real.get() else { return libc::ENOSYS };
-    // SAFETY: the caller keeps the contract of posix_spawn(3). `call` is the C library's function of this type.
+    // SAFETY: the caller keeps the contract of posix_spawn(3). `call` is the C library's `posix_spawn` or
+    // `posix_spawnp`, which has the type `Spawn`.
     unsafe {
         let carried = Carried::new(environment);
         let environment = carried.as_ref().map_or(environment, Carried::list);
         let (path, arguments, environment) = (text(path), Strings::new(arguments), Strings::new(environment));
-        // The C library writes the process number with signals blocked, when no access can trap.
+        // The C library writes the process number while signals are blocked, so that an access to far memory could not
+        // trap.
         let process: Near<'_> = filled(process);
         let actions: Near<'_> = given(actions.cast::<libc::posix_spawn_file_actions_t>());
         let attributes: Near<'_> = given(attributes.cast::<libc::posix_spawnattr_t>());

@@ -8,7 +8,7 @@ use super::near::{filled, filled_bytes, filled_elements, given, given_bytes, tex
 use super::wrap;
 
 wrap! {
-    // The C prototype of `mq_open` is variadic, but it passes the further arguments in the same registers.
+    // The C prototype of `mq_open` is variadic, but variadic arguments are in the same registers as these fixed ones.
     mq_open(name: *const c_char, flags: c_int, mode: mode_t, attributes: *const mq_attr) -> mqd_t {
         name = text(name), attributes = created_with(attributes, flags)
     }
@@ -49,7 +49,7 @@ wrap! {
     }
 }
 
-/// Returns the size in bytes of a System V message of `len` bytes, including the type in front of it.
+/// Returns the size in bytes of a System V message of `len` bytes, including the type that precedes the text.
 fn with_type(len: size_t) -> usize {
     len.saturating_add(size_of::<c_long>())
 }

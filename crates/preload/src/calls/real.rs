@@ -4,7 +4,8 @@ use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of the C library, or of another library that interposes it after this one.
+/// A function of the C library. If a library between this one and the C library interposes the function, this is that
+/// library's function.
 pub(crate) struct Real {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -15,7 +16,7 @@ impl Real {
         Real { name, found: AtomicPtr::new(null_mut()) }
     }
 
-    /// Returns the address of the function, or `None` if no library after this one has it.
+    /// Returns the address of the function, or `None` if no library after this one defines it.
     #[inline]
     pub(crate) fn get(&self) -> Option<*mut c_void> {
         let found = self.found.load(Ordering::Acquire);
@@ -30,7 +31,7 @@ impl Real {
 
     #[cold]
     fn look_up(&self) -> Option<*mut c_void> {
-        // SAFETY: `dlsym` gets a terminated name.
+        // SAFETY: `dlsym` gets a NUL-terminated name.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.found.store(found, Ordering::Release);
         (!found.is_null()).then_some(found)

@@ -3,7 +3,8 @@
 //! references would show other bytes. Therefore a pipe gets copies of far pages in every mode. Zero-copy sends are
 //! refused, as the kernel refuses them for sockets without this feature.
 //!
-//! `splice`, `sendfile` and `copy_file_range` access the program's memory only for offsets.
+//! `splice`, `sendfile` and `copy_file_range` access the program's memory only for file offsets, so near copies of the
+//! offsets suffice.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::transmute;
@@ -42,11 +43,11 @@ fn refused(error: c_int) -> ssize_t {
 
 // ---- pipes ----------------------------------------------------------------------------------------------------------
 
-/// Most buffers of a call, which is the kernel's limit.
+/// Maximum number of buffers in one call. This is the kernel's limit.
 pub(super) const BUFFERS_MAX: usize = 1024;
 
-/// A far piece of the program's buffers, and the near memory that replaces it in a call. Both have the same offset in
-/// their pages. The near memory is never reused, because a pipe may keep references to it for a long time.
+/// A far piece of the program's buffers, and the near memory that replaces it in a call. Both begin at the same offset
+/// in a page. The near memory is never reused, because a pipe may keep references to it for a long time.
 struct Stand {
     far: *mut u8,
     near: *mut u8,
@@ -109,7 +110,7 @@ impl Row {
         Ok(row)
     }
 
-    /// Makes a row of these buffers and replaces no piece.
+    /// Makes a row of these buffers, without near memory in the place of far pieces.
     pub(super) fn of(buffers: &[iovec]) -> Row {
         Row { buffers: buffers.to_vec(), stands: Vec::new() }
     }
@@ -129,7 +130,7 @@ impl Row {
         Ok(near)
     }
 
-    /// Copies the first `came` bytes of the row, which the kernel wrote to near memory, back to far memory.
+    /// After the kernel has written `came` bytes to the row, copies these bytes from near memory to far memory.
     pub(super) fn take_back(&self, came: usize) {
         let mut left = came;
         for buffer in &self.buffers {
@@ -152,7 +153,7 @@ pub(crate) unsafe extern "C-unwind" fn vmsplice(
 ) -> ssize_t {
     type Call = unsafe extern "C-unwind" fn(c_int, *const iovec, size_t, c_uint) -> ssize_t;
     let Some(call) = real::vmsplice.get() else { return refused(libc::ENOSYS) };
-    // SAFETY: `call` is the C library's `vmsplice`, which has this type.
+    // SAFETY: `call` is the C library's `vmsplice`, which has the type `Call`.
     let call = unsafe { transmute::<*mut c_void, Call>(call) };
     // SAFETY: the caller keeps the contract of vmsplice(2).
     let through = || unsafe { call(fd, buffers, count, flags) };
@@ -214,16 +215,17 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
             return refused(libc::EOPNOTSUPP) as c_int;
         }
     }
-    // SAFETY: `call` is the C library's `setsockopt`, which has this type. It gets the caller's arguments, with a near
-    // copy of a far value.
+    // SAFETY: `call` is the C library's `setsockopt`, which has the type `Call`. It gets the caller's arguments, with a
+    // near copy of a far value.
     unsafe {
         let value = given_bytes(value, len as usize);
         transmute::<*mut c_void, Call>(call)(fd, level, name, value.pointer(), len)
     }
 }
 
-/// Checks whether a send would keep references to the program's pages. A process outside the run may have set the
-/// socket's option. The callers refuse the send with ENOBUFS, and programs then send without the flag.
+/// Checks whether a send would make the kernel keep references to the program's pages. Hanare refuses to set
+/// SO_ZEROCOPY, but a process outside the run may have set it on the socket. The callers refuse such a send with
+/// ENOBUFS, and programs then send without the flag.
 #[inline]
 pub(crate) fn keeps_pages(fd: c_int, flags: c_int) -> bool {
     flags & libc::MSG_ZEROCOPY != 0 && far::active() && has_zero_copy(fd)
@@ -253,6 +255,6 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     if keeps_pages(fd, flags) {
         return refused(libc::ENOBUFS) as c_int;
     }
-    // SAFETY: `call` is the C library's `sendmmsg`, which has this type. The arguments are the caller's.
+    // SAFETY: `call` is the C library's `sendmmsg`, which has the type `Call`. The arguments are the caller's.
     unsafe { transmute::<*mut c_void, Call>(call)(fd, messages, count, flags) }
 }

@@ -1,6 +1,6 @@
-//! Alternate signal stacks. The kernel writes a signal frame to this stack before any handler runs, so the stack must
-//! not be far. In signal modes (sigbus and sigsegv), near (ordinary) memory of the same size replaces a far stack for
-//! good. The program still sees the stack that it passed.
+//! Alternate signal stacks. The kernel writes a signal frame to such a stack before any handler runs, so the stack must
+//! not be far. In signal modes (sigbus and sigsegv), near (ordinary) memory of the same size permanently replaces a far
+//! stack. The program still sees the stack that it passed.
 
 use std::ffi::c_int;
 use std::mem::transmute;
@@ -12,7 +12,7 @@ use super::near::{filled, is_far, kernel_is_blind};
 use super::real;
 use crate::answer::{kernel, set_errno};
 
-/// Most stacks that are replaced. For further far stacks, `sigaltstack` fails with `ENOMEM`.
+/// Maximum number of far stacks that can be replaced. For further far stacks, `sigaltstack` fails with `ENOMEM`.
 const STACKS_MAX: usize = 256;
 
 struct Replaced {
@@ -54,7 +54,7 @@ unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack_t) 
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `sigaltstack`, which has the type `Call`.
     let call = unsafe { transmute::<*mut std::ffi::c_void, Call>(call) };
     if !kernel_is_blind() {
         // SAFETY: the arguments are the caller's, and `call` is sigaltstack(2).
@@ -71,7 +71,7 @@ unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack_t) 
     }
     let new = wanted.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let told = told.pointer().cast::<stack_t>();
-    // SAFETY: each pointer is null or near.
+    // SAFETY: `new` and `told` are each null or point to near memory.
     let answer = unsafe { call(new, told) };
     if answer == 0 && !told.is_null() {
         // SAFETY: `told` is not null, and the call filled it.

@@ -1,5 +1,5 @@
-//! The C library's streams move large blocks directly between files and the program's memory. The system calls that
-//! they make for this are not interposed. So far blocks are moved in pieces through a near (ordinary) buffer.
+//! The C library's streams move large blocks directly between files and the program's memory. The streams' own system
+//! calls are not interposed. So far blocks are moved in pieces through a near (ordinary) buffer.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;
@@ -114,7 +114,8 @@ unsafe extern "C-unwind" fn fread_unlocked(to: *mut c_void, size: size_t, count:
 }
 
 /// # Safety
-/// The caller keeps the contract of fread(3). `checked` is the variant that ends the program if the block is too small.
+/// The caller keeps the contract of fread(3). `checked` is the variant of `real` that ends the program if the block is
+/// too small.
 unsafe fn read_checked(
     real: &Real,
     checked: &Real,
@@ -129,7 +130,8 @@ unsafe fn read_checked(
         return unsafe { read_blocks(real, to, size, count, stream) };
     }
     let Some(call) = checked.get() else { return 0 };
-    // SAFETY: `call` is the C library's function of this type, and its arguments are the caller's.
+    // SAFETY: `call` is the C library's function `checked`, which has the type `CheckedBlocks`. Its arguments are the
+    // caller's.
     unsafe { transmute::<*mut c_void, CheckedBlocks>(call)(to, room, size, count, stream) }
 }
 
@@ -179,7 +181,7 @@ unsafe extern "C-unwind" fn fwrite_unlocked(
 unsafe fn put_text(real: &Real, blocks: &Real, text: *const c_char, stream: *mut FILE) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char, *mut FILE) -> c_int;
     if super::near::kernel_is_blind() {
-        // SAFETY: under the contract of fputs(3), `text` is terminated.
+        // SAFETY: under the contract of fputs(3), `text` is NUL-terminated.
         let len = unsafe { libc::strlen(text) };
         if is_far(text.cast(), len) {
             // SAFETY: `text` has `len` bytes, and `blocks` has the type of fwrite(3).
@@ -211,10 +213,10 @@ unsafe extern "C" {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn puts(text: *const c_char) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char) -> c_int;
-    // SAFETY: under the contract of puts(3), `text` is terminated.
+    // SAFETY: under the contract of puts(3), `text` is NUL-terminated.
     if super::near::kernel_is_blind() && is_far(text.cast(), unsafe { libc::strlen(text) }) {
-        // SAFETY: `stdout` is the C library's stream, and both strings are terminated. Both are written under the
-        // stream's lock.
+        // SAFETY: `stdout` is the C library's stream, and both strings are NUL-terminated. The stream's lock keeps the
+        // two writes together.
         unsafe {
             flockfile(stdout);
             let put = put_text(&real::fputs, &real::fwrite, text, stdout);
@@ -225,17 +227,17 @@ unsafe extern "C-unwind" fn puts(text: *const c_char) -> c_int {
         }
     }
     let Some(call) = real::puts.get() else { return libc::EOF };
-    // SAFETY: `call` is the C library's `puts`, which has this type. The argument is the caller's.
+    // SAFETY: `call` is the C library's `puts`, which has the type `Call`. The argument is the caller's.
     unsafe { transmute::<*mut c_void, Call>(call)(text) }
 }
 
-/// setvbuf(3). The stream does not use a far buffer: it keeps its own buffer.
+/// setvbuf(3). In signal modes (sigbus and sigsegv), a stream does not use a far `buffer`, but allocates its own.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn setvbuf(stream: *mut FILE, buffer: *mut c_char, mode: c_int, len: size_t) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*mut FILE, *mut c_char, c_int, size_t) -> c_int;
     let Some(call) = real::setvbuf.get() else { return -1 };
     let (buffer, len) = if is_far(buffer.cast(), len) { (std::ptr::null_mut(), 0) } else { (buffer, len) };
-    // SAFETY: `call` is the C library's `setvbuf`, which has this type. A stream needs no buffer from the program.
+    // SAFETY: `call` is the C library's `setvbuf`, which has the type `Call`. `buffer` is null or the program's buffer.
     unsafe { transmute::<*mut c_void, Call>(call)(stream, buffer, mode, len) }
 }
 
@@ -246,6 +248,6 @@ unsafe extern "C-unwind" fn setbuf(stream: *mut FILE, buffer: *mut c_char) {
         return;
     }
     let Some(call) = real::setbuf.get() else { return };
-    // SAFETY: `call` is the C library's `setbuf`, which has this type. The arguments are the caller's.
+    // SAFETY: `call` is the C library's `setbuf`, which has the type `Call`. The arguments are the caller's.
     unsafe { transmute::<*mut c_void, Call>(call)(stream, buffer) }
 }

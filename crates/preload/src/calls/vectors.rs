@@ -6,14 +6,14 @@ use libc::iovec;
 
 use super::near::is_far;
 
-/// Most buffers of a call, which is the kernel's limit.
+/// Maximum number of buffers in one call. This is the kernel's limit.
 const BUFFERS_MAX: usize = 1024;
 
 /// A position in a row of buffers.
 pub(crate) struct Vectors {
     next: *const iovec,
     left: usize,
-    /// Bytes before the position in the buffer at `next`.
+    /// Offset in bytes of the position within the buffer at `next`.
     passed: usize,
 }
 

@@ -114,7 +114,7 @@ wrap! {
     getentropy(to: *mut u8, len: size_t) -> c_int { to = filled_bytes(to, len) }
 }
 
-// The callers of these two functions pass the length of the set.
+// The program passes the length of the set to these two functions, in bytes.
 wrap! {
     sched_getaffinity(process: pid_t, len: size_t, set: *mut libc::cpu_set_t) -> c_int { set = filled_bytes(set, len) }
     sched_setaffinity(process: pid_t, len: size_t, set: *const libc::cpu_set_t) -> c_int { set = given_bytes(set, len) }
@@ -152,8 +152,8 @@ unsafe extern "C" fn call_back(callback: usize) {
     unsafe { (callback.function)(callback.value) }
 }
 
-/// timer_create(2). In signal modes (sigbus and sigsegv), a timer with a callback keeps some bytes for good: the C
-/// library may call back after the timer was deleted.
+/// timer_create(2). In signal modes (sigbus and sigsegv), the `Callback` of a timer is never freed, because the C
+/// library may call it even after the timer was deleted.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn timer_create(clock: clockid_t, event: *mut Event, timer: *mut libc::timer_t) -> c_int {
     type Call = unsafe extern "C-unwind" fn(clockid_t, *mut Event, *mut libc::timer_t) -> c_int;
@@ -161,7 +161,7 @@ unsafe extern "C-unwind" fn timer_create(clock: clockid_t, event: *mut Event, ti
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: `call` is the C library's function of this name, which has this type.
+    // SAFETY: `call` is the C library's `timer_create`, which has the type `Call`.
     let call = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Call>(call) };
     if !kernel_is_blind() || event.is_null() {
         // SAFETY: the arguments are the caller's, and `call` is timer_create(2).
