@@ -51,7 +51,7 @@ all: build
 
 build:
 	@scripts/need cargo cc
-	$(CARGO) build --profile $(PROFILE) -p hanare -p hanare-preload -p hanare-dsm -p hanare-cli
+	$(CARGO) build --profile $(PROFILE) -p hanare -p hanare-preload -p hanare-dsm-library -p hanare-cli
 
 demo: build
 	@$(MAKE) --no-print-directory -s -C workloads OUT=$(OUT) $(OUT)/gentext

@@ -48,7 +48,7 @@ impl Built {
             "-p",
             "hanare-preload",
             "-p",
-            "hanare-dsm",
+            "hanare-dsm-library",
             "-p",
             "hanare-cli",
         ]);

@@ -114,6 +114,20 @@ fn whoever_waits_for_a_late_rank_sleeps() {
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
 }
 
+/// The handler's page comes from the engine's thread. This thread must wait for no lock of the C library, because the
+/// interrupted thread holds some of them.
+#[test]
+fn handlers_read_shared_pages_while_the_program_is_in_malloc_or_fork() {
+    let place = Place::new();
+    for what in ["malloc", "fork"] {
+        for flags in [&[][..], &["--transfer", "message", "--local", "512K"]] {
+            let outcome = launch(&place, 2, flags, &["interrupted", what]);
+            assert!(outcome.code == Some(0) && outcome.text() == "ok interrupted\n", "{what} {flags:?}: {outcome:?}");
+        }
+    }
+    place.assert_nothing_left();
+}
+
 #[test]
 fn copies_that_there_is_no_room_for_are_given_up() {
     let place = Place::new();
