@@ -1,15 +1,15 @@
-//! Auto: follows the policy that does best with a random sample of the program's own pages.
+//! Auto: follows the candidate policy that has the fewest misses on a random sample of the program's own pages.
 //!
 //! One unit in 16, drawn at random, is sampled. Each candidate policy has a [shadow cache](super::shadows), which
-//! simulates the candidate on the sample. The shadow caches must see the references to sampled pages. So a sampled page
-//! in view is unmapped some time after a reference, and its next reference traps. Few pages are unmapped, so this costs
-//! little compared with faults.
+//! simulates the candidate on the sample. The shadow caches must see the references to sampled pages. So some time
+//! after a reference, a sampled page is unmapped, and its next reference traps. Few pages are unmapped, so these traps
+//! cost little compared with faults.
 //!
-//! Where unmapping is expensive, the sampled pages form a first-in first-out queue with half their share of memory. A
-//! sampled page then leaves soon, and its next reference is seen as a return.
+//! If pages cannot be unmapped cheaply, the sampled pages form a first-in first-out queue with half their share of
+//! memory. A sampled page is then evicted soon, and its next reference is seen as a return.
 //!
 //! All other pages follow the candidate with the best shadow cache. They change to another candidate as soon as the
-//! difference is beyond chance.
+//! difference is statistically significant.
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -22,74 +22,77 @@ use super::{Cause, Info, Leave, Policy, Space};
 use crate::limits;
 use crate::units::PageId;
 
-/// Fewest pages in view with which a sample is meaningful. With fewer pages, all pages follow the baseline. With more,
-/// they start with the candidate at `FIRST`.
+/// Minimum number of resident pages for a meaningful sample. With fewer pages, all pages follow the baseline. With
+/// more, they start with the candidate at `FIRST`.
 const PAGES_MIN: u32 = 128;
 /// Number of references to sampled pages between two comparisons of the candidates.
 const JUDGE_EVERY: u32 = 16;
-/// The counts are halved when a candidate has more returns than this number times the sampled pages that the followed
-/// candidate would hold.
+/// The counts are halved when a candidate has more returns than `MEMORY` times the number of sampled pages in a shadow
+/// cache. A return is the arrival of a page that was evicted before.
 const MEMORY: u32 = 8;
-/// Fewest returns at which counts are halved.
+/// The counts are not halved below this number of returns.
 const MEMORY_MIN: u32 = 64;
-/// The candidate changes only if the followed one does worse by this number of standard deviations. The number is large
-/// because references are not independent of each other.
+/// The candidate changes only if the followed one has more returns than another by this number of standard deviations.
+/// The number is large because references are not independent of each other.
 const CERTAIN: f64 = 4.0;
-/// The candidate changes only if the followed one has more returns than the other, by this factor.
+/// The candidate changes only if the followed one has more returns than another by this factor.
 const MARGIN: f64 = 1.05;
-/// Denominator of a share of local memory. When as many pages as this share have arrived since a sampled page's last
-/// reference, the sampled page is unmapped.
+/// A sampled page is unmapped when 1 / `HIDE_AFTER_PARTS` of local memory has been filled with new arrivals since the
+/// page's last reference.
 const HIDE_AFTER_PARTS: u32 = 8;
-/// Divisor of the sample's share of memory if pages are not unmapped. With less memory, sampled pages leave sooner. So
-/// more of their references are seen as returns.
+/// Divisor of the sample's share of memory if pages are not unmapped. With less memory, sampled pages are evicted
+/// sooner, and more of their references are seen as returns.
 const SHORT: u32 = 2;
-/// Fewest arrivals for each page that is unmapped.
+/// At most one page is unmapped for this number of arrivals.
 const ARRIVALS_A_HIDE: u32 = 8;
-/// Most pages that may be unmapped in one burst. No more arrivals are saved up than this burst needs.
+/// Maximum number of pages unmapped in one burst. The count of saved arrivals is limited to what such a burst needs.
 const HIDES_SAVED: u32 = 64;
 
-/// Mask of the group in a page's byte. The age is in the bits above.
+/// Mask of the group number in a page's byte. The bits above the mask hold the age.
 const GROUP: u8 = 0xf;
 /// Shift of the age in a page's byte.
 const AGE_SHIFT: u32 = 4;
-/// Number of ages that pass while as many pages arrive as local memory holds. A reference at the age of the page's
+/// Number of ages that pass while as many pages arrive as local memory holds. A reference at the same age as the page's
 /// arrival says nothing about the page's future.
 const AGES_A_TURN: u32 = 8;
 
-/// The candidates. The first is the baseline.
+/// The candidate policies. The first is the baseline.
 const CANDIDATES: [&str; 4] = ["swap-in-history", "lirs:ghost_percent=30", "s3-fifo", "w-tinylfu"];
 /// Index of the baseline.
 const BASELINE: usize = 0;
 /// Index of the candidate followed at the start.
 const FIRST: usize = 1;
-/// Index of the guard, one more shadow cache of the baseline. The guard has the sample's share of memory, plus a
-/// quarter of the sampled pages beyond that share. A loop that just fits into memory may not fit into the exact share.
-/// Only the larger share shows that the baseline would keep such a loop.
+/// Index of the guard, one more shadow cache of the baseline. The guard is larger than the sample's share of memory, by
+/// a quarter of the sampled pages beyond that share. A loop that just fits into memory may not fit into the exact
+/// share. Only the larger cache shows that the baseline would keep such a loop.
 const GUARD: usize = CANDIDATES.len();
-/// Number of returns after which the guard is checked: the returns expected of the sample at the return rate of all
-/// pages.
+/// The guard is checked after this number of expected returns of sampled pages. The expectation assumes that sampled
+/// pages return at the same rate as all pages.
 const WATCH_MIN: u64 = 48;
-/// Divisor of the expected returns. If the guard had no more returns than the quotient, the baseline is followed at
-/// once, and the present candidate is barred.
+/// If the guard had at most 1 / `WATCH_FEW` of the expected returns, the baseline is followed immediately, and the
+/// present candidate is barred.
 const WATCH_FEW: u64 = 8;
-/// Fewest real returns, scaled to the sample, before they are compared with the returns in the baseline's shadow cache.
-/// There must also be as many as known sampled pages. The comparison is needed because the shadow cache may be wrong.
-/// If the baseline would have had fewer returns, it is followed again, and all other candidates are barred.
+/// Minimum number of real returns, scaled to the sample, before they are compared with the baseline's shadow cache.
+/// There must also be at least one return for each known sampled page. The comparison detects a shadow cache that
+/// predicts wrongly. If the baseline would have had fewer returns, it is followed again, and all other candidates are
+/// barred.
 const RETURNS_MIN: f64 = 192.0;
-/// Number of standard deviations that is enough for that comparison, once all candidates were barred before.
+/// Once all candidates have been barred, a smaller sample suffices for the comparison. The real returns must then
+/// exceed the baseline's by this number of standard deviations.
 const CLEAR: f64 = 2.0;
-/// The record of returns is halved when the real returns exceed this multiple of the known pages.
+/// The record of returns is halved when the real returns, scaled to the sample, exceed this multiple of the known
+/// sampled pages.
 const ROUNDS_KEPT: f64 = 8.0;
-/// Length of the first bar of one candidate, in returns for each page of local memory. Each further bar of the
-/// candidate is twice as long.
+/// Duration of the first bar of one candidate, in returns for each page of local memory. Each further bar of the
+/// candidate lasts twice as long.
 const BAR_ONE: u64 = 32;
-/// Length of the first bar of all candidates except the baseline, in returns for each page of local memory. Each
-/// further bar is twice as long.
+/// Duration of the first bar of all candidates except the baseline, in returns for each page of local memory. Each
+/// further bar lasts twice as long.
 const BAR_ALL: u64 = 8;
-/// Index of the group of sampled pages, if they have a group of their own. It follows the groups of the candidates.
+/// Index of the group of sampled pages, used if pages are not unmapped. It follows the groups of the candidates.
 const SAMPLE: usize = CANDIDATES.len();
 const _: () = assert!(SAMPLE < GROUP as usize);
-/// Number of changes of candidate that are remembered for the report.
+/// Number of the latest changes of candidate that the report shows.
 const TURNS: usize = 8;
 
 pub(super) const INFO: Info = Info {
@@ -97,8 +100,8 @@ pub(super) const INFO: Info = Info {
     summary: "the best on a sample of the program's own pages: swap-in-history, lirs, s3-fifo or w-tinylfu",
     source: "miniature simulation, ATC 2017, of sampled pages",
     params: &[],
-    // With mixed page sizes there is no sample: single units would impede huge pages, and there are too few blocks. The
-    // baseline does as well as the other candidates there.
+    // With mixed page sizes there is no sample. Sampling single units would prevent huge pages, and there are too few
+    // blocks to sample. With mixed page sizes, the baseline does as well as the other candidates.
     build: |space, _| match space.block_units {
         1 => Box::new(Auto::new(space)),
         _ => Box::new(SwapInHistory::new(space.units, 1)),
@@ -112,7 +115,7 @@ struct Group {
     present: u32,
 }
 
-/// Returns counted since the baseline was left or was followed again.
+/// Numbers of returns, counted since the baseline was last adopted or abandoned.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     /// Returns of pages that are not sampled.
@@ -121,7 +124,7 @@ struct Record {
     baseline: u32,
 }
 
-/// A bar: while it lasts, a candidate is not followed.
+/// The time during which a candidate must not be followed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bar {
     /// The number of returns of all pages at which the bar ends.
