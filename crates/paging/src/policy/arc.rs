@@ -24,7 +24,7 @@ const GONE_OFTEN: usize = 3;
 /// The list of the page that is about to come back, if any. The page was in B1, or, if its mark is set, in B2.
 const COMING: usize = 4;
 
-/// Memory use: two links for each unit.
+/// Memory use: two links per unit.
 #[derive(Debug)]
 pub(super) struct Arc {
     lists: Lists<5>,
@@ -40,8 +40,8 @@ impl Arc {
         Self { lists: Lists::new(units), capacity: Capacity::default(), target: 0.0, coming_often: false }
     }
 
-    /// If a page comes back from B1 or B2, adapts the target as in the paper's cases II and III. Returns whether the
-    /// page was seen before.
+    /// Adapts the target if a page comes back from B1 or B2, as in the paper's cases II and III. Returns whether the
+    /// page comes back from either list.
     fn learn(&mut self, page: PageId) -> bool {
         let (once, often) = (f64::from(self.lists.len(GONE_ONCE)), f64::from(self.lists.len(GONE_OFTEN)));
         match self.lists.of(page) {

@@ -127,7 +127,7 @@ struct Record {
 /// The time during which a candidate must not be followed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bar {
-    /// The number of returns of all pages at which the bar ends.
+    /// The bar ends when the number of returns of all pages reaches this value.
     until: u64,
     /// How often the candidate was barred.
     times: u32,
@@ -146,43 +146,43 @@ struct Turn {
     to: usize,
 }
 
-/// Memory use: a byte and a bit a unit; thirteen bytes and the state of five shadow caches for each sampled unit; and
+/// Memory use: one byte and one bit per unit; thirteen bytes and the state of five shadow caches per sampled unit; and
 /// the full state of each candidate that was ever followed.
 pub(super) struct Auto {
     shadows: Shadows,
-    /// The sampled pages in view, by their names in the sample. The group is used only if pages are not unmapped. While
-    /// the group exceeds its share of memory, its pages leave first.
+    /// The resident sampled pages, by their names in the sample. The group is used only if pages are not unmapped.
+    /// While the group holds more than its share of memory, its pages are evicted first.
     sample: Group,
     hides: bool,
     which: Sample,
-    /// For each candidate: the pages that came in while it was followed.
+    /// For each candidate: the resident pages that arrived while the candidate was followed.
     followers: Vec<Group>,
-    /// For each unit in view: its group plus one in the low four bits, and the age of its arrival in the high four
+    /// For each resident unit: its group plus one in the low four bits, and the age of its arrival in the high four
     /// bits.
     group: Vec<u8>,
-    /// The current age. It grows by one each time an eighth of local memory has arrived.
+    /// The current age, modulo 16. It grows by one each time as many pages arrive as an eighth of local memory holds.
     age: u8,
     age_left: u32,
-    /// One bit for each unit, set if the unit was in view before and has not been discarded since.
+    /// One bit for each unit. It is set if the unit was resident before and has not been discarded since.
     known: Vec<u64>,
     /// Number of known pages.
     known_all: u32,
     /// Number of known pages that are sampled.
     known_sample: u32,
     arrivals: u32,
-    /// Number of arrivals that have not been used to unmap a page.
+    /// Number of arrivals that can still be spent on unmapping pages.
     saved: u32,
-    /// Returns of all pages since the guard was last checked.
+    /// Number of returns of all pages since the guard was last checked.
     watched: u32,
-    /// Returns in the guard's shadow cache since the guard was last checked.
+    /// Number of returns in the guard's shadow cache since the guard was last checked.
     watched_guard: u32,
     followed: usize,
-    /// The returns since the baseline was left or was followed again. They are counted only from `settled_at` on.
-    /// Before that return, pages leave that the previous policy kept.
+    /// The returns since the baseline was last adopted or abandoned. They are counted only from return number
+    /// `settled_at` on. Until then, pages are still evicted that the previous policy had kept.
     record: Record,
     settled_at: u64,
-    /// Number of real returns for each return in the baseline's shadow cache, measured while the baseline was last
-    /// followed.
+    /// Number of real returns for each return in the baseline's shadow cache. It was measured while the baseline was
+    /// last followed.
     baseline_error: f64,
     /// Whether there are enough pages for a sample.
     samples: bool,
@@ -237,7 +237,7 @@ impl Auto {
         }
     }
 
-    /// Returns the name of a page in the sample, or `None` if the page is not sampled.
+    /// Returns the page's number within the sample, or `None` if the page is not sampled.
     fn name_of(&self, page: PageId) -> Option<PageId> {
         self.which.name_of(page).filter(|_| self.samples)
     }
@@ -250,7 +250,7 @@ impl Auto {
         self.followers.iter().map(|group| group.present).sum::<u32>() + self.sample.present
     }
 
-    /// Returns how many sampled pages would be in memory if they were treated like all other pages.
+    /// Returns the number of sampled pages that would be in memory if they were treated like all other pages.
     fn share(&self) -> u32 {
         (u64::from(self.present()) * u64::from(self.known_sample) / u64::from(self.known_all.max(1))) as u32
     }
@@ -274,7 +274,7 @@ impl Auto {
             self.known_all += 1;
             self.known_sample += u32::from(name.is_some());
         }
-        // A prefetched page counts as referenced, because the accuracy filter admits few useless ones.
+        // A prefetched page counts as referenced, because the accuracy filter lets few useless prefetches pass.
         if let Some(name) = name {
             self.referenced_sample(name, cause, again);
         }
@@ -285,7 +285,7 @@ impl Auto {
         }
     }
 
-    /// Notes a visible reference to a sampled page.
+    /// Notes a reference to a sampled page. `again` says whether the page was referenced before.
     fn referenced_sample(&mut self, name: PageId, cause: Cause, again: bool) {
         let share = self.share();
         let more = self.known_sample.saturating_sub(share) / 4;
@@ -304,8 +304,8 @@ impl Auto {
         }
     }
 
-    /// Uses the guard to check whether pages return far more often than under the baseline. If so, follows the
-    /// baseline.
+    /// Checks whether pages return far more often than the guard, a shadow cache of the baseline, predicts. If so,
+    /// follows the baseline.
     fn watch(&mut self) {
         self.watched += 1;
         let expected = u64::from(self.watched) * u64::from(self.known_sample) / u64::from(self.known_all.max(1));
@@ -334,7 +334,7 @@ impl Auto {
         self.turned += 1;
     }
 
-    /// Checks whether more pages return than would return under the baseline. If so, follows the baseline.
+    /// Checks whether pages return more often than they would under the baseline. If so, follows the baseline.
     fn compare(&mut self) {
         let sampled = f64::from(self.known_sample);
         let all = f64::from(self.known_all - self.known_sample).max(1.0);
@@ -357,12 +357,12 @@ impl Auto {
         }
     }
 
-    /// Whether a candidate may be followed now.
+    /// Whether a candidate may be followed now, because no bar applies to it.
     fn is_free(&self, k: usize) -> bool {
         k == BASELINE || self.returns >= self.bars[k].until.max(self.bar_all.until)
     }
 
-    /// Follows another candidate if that candidate would have done better by more than chance explains.
+    /// Follows another candidate if it would have had fewer returns, by a difference that chance does not explain.
     fn judge(&mut self) {
         let cost = |k: usize| self.shadows.returns(k);
         let best = (0..CANDIDATES.len()).filter(|&k| self.is_free(k)).min_by_key(|&k| cost(k)).unwrap_or(BASELINE);
@@ -381,7 +381,8 @@ impl Auto {
         self.sample.policy.victim(&|name| accept(which.page_of(name))).map(|name| which.page_of(name))
     }
 
-    /// Returns a victim of the candidates' groups. Pages that arrived while another candidate was followed leave first.
+    /// Returns a victim of the candidates' groups. Pages that arrived while another candidate was followed are evicted
+    /// first.
     fn victim_of_followers(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let earlier = (0..CANDIDATES.len()).filter(|&k| k != self.followed);
         for k in earlier.chain([self.followed]) {
@@ -450,8 +451,8 @@ impl Policy for Auto {
         self.count(page, name, cause);
     }
 
-    /// Most visible references to pages in view are first writes soon after the read that brought the page. Such a
-    /// reference says nothing about the page's future (correlated references: Johnson and Shasha, VLDB 1994).
+    /// The pager sees few references to resident pages. Most of them are first writes soon after the read that brought
+    /// the page. They say nothing about the page's future (correlated references: Johnson and Shasha, VLDB 1994).
     /// References to sampled pages go only to the shadow caches. Otherwise sampled pages would be treated differently
     /// from all other pages.
     fn referenced(&mut self, page: PageId, write: bool) {
@@ -498,7 +499,7 @@ impl Policy for Auto {
         if !self.full {
             self.filled();
         }
-        // Several groups may be searched. All searches share one limit on the number of pages examined.
+        // The search may cover several groups. All of them together share one limit on the number of pages examined.
         let left = Cell::new(limits::VICTIM_SCAN_MAX);
         let accept = |page: PageId| {
             left.set(left.get().saturating_sub(1));
@@ -515,11 +516,11 @@ impl Policy for Auto {
     }
 
     fn next_to_hide(&mut self) -> Option<PageId> {
-        // Until a page was replaced, there is nothing to compare.
+        // Before the first eviction, the candidates cannot differ, so no sampled page is unmapped.
         if !self.hides || !self.samples || !self.full || self.saved < ARRIVALS_A_HIDE {
             return None;
         }
-        // While all candidates but the baseline are barred, there is nothing to compare. Unmapping starts again shortly
+        // While all candidates but the baseline are barred, no comparison is needed. Unmapping starts again shortly
         // before the bar ends.
         if self.returns + BAR_ALL / 2 * u64::from(self.present()) < self.bar_all.until {
             return None;

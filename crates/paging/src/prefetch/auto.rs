@@ -9,9 +9,9 @@ use super::markov::Markov;
 use super::streams::Streams;
 use super::{Info, Prefetcher, Proposals, Touch};
 
-/// Accesses before the first choice, and between choices while nothing is chosen.
+/// Number of accesses before the first choice, and between choices while no candidate is chosen.
 const FIRST_CHOICE: u32 = 64;
-/// Accesses between choices while a candidate is chosen.
+/// Number of accesses between choices while a candidate is chosen.
 const NEXT_CHOICE: u32 = 128;
 const CANDIDATES: usize = 3;
 const MARKOV_DEPTH: u32 = 8;
@@ -32,7 +32,7 @@ struct Candidate {
     judge: Judge,
 }
 
-/// Memory use: one word a unit (for markov), and 24 KiB of ghosts a candidate.
+/// Memory use: one word per unit (for markov), and 24 KiB of ghosts a candidate.
 pub(super) struct Auto {
     /// The candidates. Those that see furthest ahead come first.
     candidates: [Candidate; CANDIDATES],

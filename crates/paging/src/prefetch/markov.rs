@@ -20,7 +20,7 @@ pub(super) const INFO: Info = Info {
     build: |space, values| accuracy::filtered(Box::new(Markov::new(space.units, values.get("depth") as u32)), values),
 };
 
-/// Memory use: one word a unit.
+/// Memory use: one word per unit.
 pub(super) struct Markov {
     next: Vec<u32>,
     last: Option<u32>,
