@@ -23,13 +23,13 @@ pub struct Param {
 /// The space that a policy or prefetcher is built for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Space {
-    /// Number of units in the far space. Every page's number is below it.
+    /// Number of units in the far space. The number of every page is below it.
     pub units: u32,
-    /// Units of one block. Pages of one block are adjacent and may become one page.
+    /// Number of units of one block. The adjacent pages of one block may become one huge page.
     pub block_units: u32,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Whether unmapping a page in view for the policy is as cheap as moving it.
+    /// Whether unmapping a page for reference sampling is as cheap as moving it.
     pub hides: bool,
 }
 

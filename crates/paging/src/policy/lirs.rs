@@ -172,8 +172,8 @@ impl Policy for Lirs {
     }
 
     fn forgotten(&mut self, page: PageId) {
-        // If no page is remembered, the links of this page need not be read. Reading them would bring their memory into
-        // the cache.
+        // If no page is remembered, the links of this page need not be read. Reading them would cost a cache
+        // miss.
         if self.rest.len(GHOST) > 0 && self.rest.of(page) == Some(GHOST) {
             self.rest.remove(page);
             self.stack.remove(page);

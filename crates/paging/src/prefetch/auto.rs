@@ -34,12 +34,12 @@ struct Candidate {
 
 /// Memory use: one word per unit (for markov), and 24 KiB of ghosts a candidate.
 pub(super) struct Auto {
-    /// The candidates. Those that see furthest ahead come first.
+    /// The candidates. Those that predict furthest ahead come first.
     candidates: [Candidate; CANDIDATES],
     chosen: Option<usize>,
     changes: u32,
     touches: u32,
-    /// Number of accesses. It is halved at each choice, as the candidates' counts of right proposals are.
+    /// Number of accesses. It is halved at each choice, and so are the candidates' counts of right proposals.
     seen: u32,
     offered: Proposals,
 }
@@ -63,8 +63,8 @@ impl Auto {
 
     /// Chooses among the candidates that are mostly right. The first candidate that predicts about half of the visible
     /// accesses wins. If there is none, the candidate that predicts the most wins. The present candidate stays if no
-    /// other is better by a quarter. Without visible first uses, the other candidates get no credit for pages that the
-    /// present candidate fetches rightly.
+    /// other is better by a quarter. If first uses of fetched pages are not seen, only the present candidate gets
+    /// credit for the pages that it fetches rightly.
     fn choose(&mut self) {
         if let Some(chosen) = self.chosen
             && !self.candidates[chosen].judge.is_open()
