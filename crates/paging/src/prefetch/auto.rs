@@ -32,7 +32,7 @@ struct Candidate {
     judge: Judge,
 }
 
-/// Memory use: one word per unit (for markov), and 24 KiB of ghosts a candidate.
+/// Memory use: one word per unit (for markov), and 24 KiB of ghosts (remembered proposals) per candidate.
 pub(super) struct Auto {
     /// The candidates. Those that predict furthest ahead come first.
     candidates: [Candidate; CANDIDATES],
