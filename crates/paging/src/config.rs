@@ -16,7 +16,7 @@ pub enum State {
     Installing,
     /// The page is in view.
     Resident,
-    /// The page is in view and is being opened for its first write.
+    /// The page is mapped, and its write protection is being removed for its first write.
     Opening,
     /// The page is being unmapped because it is evicted or discarded.
     TakingOut,
@@ -47,7 +47,7 @@ pub struct Class {
     /// If false, the engine copies arriving bytes to the page's address. Frames then hold only dirty pages that are
     /// being evicted. They are a fixed pool outside the budget.
     pub moves: bool,
-    /// Number of frames. If `moves` is true, it is also the largest budget, in pages.
+    /// Number of frames. If `moves` is true, this is also the largest budget, in pages.
     pub frames: u32,
 }
 
@@ -72,7 +72,7 @@ pub struct Config {
     pub ahead_units: u32,
 }
 
-/// Why a pager cannot be built.
+/// The reason why a pager cannot be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConfigError {
     /// The geometry is outside [`limits`].
@@ -101,7 +101,7 @@ pub struct Counters {
     pub faults_zero: u64,
     pub faults_rescued: u64,
     pub faults_waited: u64,
-    /// Accesses to pages unmapped for the policy.
+    /// Number of accesses to pages that were unmapped for reference sampling.
     pub faults_hidden: u64,
     pub hidden: u64,
     /// Number of times that a page could not be evicted because a transfer was using it.

@@ -1,4 +1,4 @@
-//! The events that the pager receives, and the actions that it answers.
+//! The events that the pager receives, and the actions with which it answers.
 
 use crate::kinds::Kind;
 use crate::limits;
@@ -7,7 +7,7 @@ use crate::units::{FrameId, PageId};
 /// An event. Units and pages are indices into the far space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A thread accessed a unit that was absent, or wrote to one that was protected.
+    /// A thread accessed a unit that was not mapped, or wrote to a unit that was write-protected.
     Fault {
         /// The accessed unit.
         unit: u32,
@@ -27,17 +27,17 @@ pub enum Event {
         page: PageId,
         /// Number of pages. It exceeds 1 only for pages of one unit.
         count: u32,
-        /// False if a write may have happened before the page was protected.
+        /// False if a write may have happened before the page was write-protected.
         certain: bool,
         /// False if the pages were not mapped.
         ok: bool,
     },
-    /// A page was opened for writing.
+    /// A page's write protection was removed.
     Opened {
         /// The page.
         page: PageId,
     },
-    /// An attempt to unmap a page, to evict or discard it, ended.
+    /// An attempt to unmap a page ended. The page was to be evicted or discarded.
     TakenOut {
         /// The page.
         page: PageId,
@@ -132,7 +132,7 @@ pub enum Source {
     Frame(FrameId),
 }
 
-/// The state of a page's bytes when the page leaves the view.
+/// The pager's knowledge about a page's bytes when it evicts or discards the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bytes {
     /// The server holds the bytes, or they are zeroes, or the program no longer needs them.
@@ -176,12 +176,12 @@ pub enum Action {
         /// Whether the page is mapped writable.
         writable: bool,
     },
-    /// Open a protected page for writing, then report [`Event::Opened`].
+    /// Remove a page's write protection, then report [`Event::Opened`].
     Open {
         /// The page.
         page: PageId,
     },
-    /// Unmap a page and save its bytes, in one atomic step, to evict or discard it. Then report [`Event::TakenOut`].
+    /// Unmap a page to evict or discard it, and save its bytes, in one atomic step. Then report [`Event::TakenOut`].
     TakeOut {
         /// The page.
         page: PageId,

@@ -58,8 +58,8 @@ impl Frames {
 
 /// Maps a page's number to the number of its frame, for each page that has a frame.
 ///
-/// Memory use: one word for each page. If base pages have no frames, it is one word for each block, or nothing without
-/// blocks.
+/// Memory use: one word for each page. If base pages have no frames, it is one word for each block, or nothing if there
+/// are no blocks.
 #[derive(Debug)]
 pub(crate) struct Places {
     /// The frame number plus one, or 0 for no frame. Entries of pages that never had a frame are never written, so they

@@ -1,4 +1,4 @@
-//! Page-size policy: decides from observed faults whether a block comes in as base pages or as one huge page.
+//! Page-size policy: decides from observed faults whether a block is fetched as base pages or as one huge page.
 //!
 //! Fetching a huge page takes about as long as 26 fetches of base pages (130 us against 5 us on one host, 350 us
 //! against 14 us over TCP). But a huge page needs the memory of 512 base pages, and may evict pages that are needed
@@ -67,7 +67,7 @@ impl Grain {
         }
     }
 
-    /// Decides whether to fetch a block as one huge page. No page of the block may be in memory.
+    /// Decides whether to fetch a block as one huge page. The caller ensures that no page of the block is in memory.
     pub(crate) fn decide(&mut self, block: u32) -> bool {
         if !self.leans_wide(block) {
             return false;

@@ -45,7 +45,7 @@ pub enum First {
     Owner,
 }
 
-/// The order in which owners lose pages at one moment.
+/// The urgency of owners at one moment. It decides whose pages are evicted first.
 #[derive(Clone, Copy)]
 pub struct Urgency<'a> {
     /// The running owner, if there is one.
@@ -167,7 +167,7 @@ impl Kinds {
         if self.places[page.0 as usize].1 != kind {
             self.forgotten(page);
         } else if let Some(index) = self.bucket_of(page) {
-            // The caller now calls `inserted`, which counts the page as resident.
+            // The caller of `returns` calls `inserted` next, which counts the page as resident.
             let bucket = &mut self.buckets[index];
             bucket.remembered = bucket.remembered.saturating_sub(1);
         }
@@ -324,7 +324,7 @@ impl Policy for ByKind {
     }
 
     fn kind(&mut self, page: PageId, kind: Kind) {
-        // The policy of the page's old kind may remember the page.
+        // The policy of the page's old kind may remember the page, so it must forget the page.
         self.forgotten(page);
         self.kinds[page.0 as usize] = if kind == self.usual { 0 } else { kind as u8 + 1 };
         let policy = &mut self.policies[kind as usize];

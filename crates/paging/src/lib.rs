@@ -7,8 +7,8 @@
 //! Vocabulary: a *unit* is the smallest page of a region, also called a *base page*. A *page* is one unit or, if the
 //! page size is chosen automatically, one unit or a whole *block* of units. A page of a whole block is a *huge page*
 //! (`wide` in the code). A page is *in view* if it is mapped where the program accesses it. A *frame* is local memory
-//! outside the program's view. A page that is *unmapped* for the policy (`hidden` in the code) stays local, but its
-//! next access traps (a hint fault).
+//! that is not mapped for the program. A page that is *unmapped* for reference sampling (`hidden` in the code) stays
+//! local, but its next access traps (a hint fault).
 
 #![forbid(unsafe_code)]
 

@@ -53,7 +53,7 @@ pub struct Header {
     pub budget_units: u32,
     /// Seed of the policy.
     pub seed: u64,
-    /// Whether the policy could have resident pages unmapped to sample references.
+    /// Whether the policy could request that resident pages be unmapped to sample references.
     pub hides: bool,
     /// The policy as the user described it.
     pub policy: String,
@@ -114,7 +114,7 @@ impl Header {
             units: find("units")?.parse().ok()?,
             budget_units: find("budget_units")?.parse().ok()?,
             seed: find("seed")?.parse().ok()?,
-            // Older recordings lack this value. In their runs, the policy could always have pages unmapped.
+            // Older recordings lack this value. In their runs, the policy could always request that pages be unmapped.
             hides: find("hides").is_none_or(|value| value == "true"),
             policy: find("policy")?.to_owned(),
             prefetch: find("prefetch")?.to_owned(),

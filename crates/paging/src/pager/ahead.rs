@@ -1,4 +1,4 @@
-//! Prefetching: pages fetched before they are accessed.
+//! Prefetching: fetches pages before they are accessed.
 
 use super::Pager;
 use super::page::{DIRTY, GUESSED, PREFETCHED, WANTED, WRITE};
@@ -58,15 +58,16 @@ impl Pager {
         let extent = self.geometry.stretch_units();
         while run < count && first + run < self.geometry.units {
             let page = PageId(first + run);
-            // Adjacent placement extents may be on different servers.
+            // A run of pages ends at the border of a placement extent, because adjacent extents may be on different
+            // servers.
             if page.0.is_multiple_of(extent) {
                 break;
             }
             if self.head(page.0) != page || self.span(page) > 1 || !self.may_prefetch(page) {
                 break;
             }
-            // All pages after the first write-protected page are protected, too. A separate fetch would cost more than
-            // an occasional trap.
+            // All pages after the first write-protected page are protected, too. To fetch them separately as writable
+            // pages would cost more than an occasional trap.
             writable &= self.will_be_written(page);
             self.used += 1;
             self.counters.fetched += 1;
@@ -94,7 +95,7 @@ impl Pager {
             && spare >= self.span(page) + margin
     }
 
-    /// Prefetches the remote pages of a range while there is spare room.
+    /// Prefetches the remote pages of a range while enough memory is free.
     pub(super) fn prefetch_range(&mut self, first: u32, count: u32, actions: &mut Actions) {
         let count = count.min(limits::PREFETCH_UNITS_MAX.max(self.ahead_units));
         self.prefetch_some(first, count, &mut { limits::PREFETCH_UNITS_MAX }, actions);

@@ -56,7 +56,8 @@ impl Pager {
         }
         self.move_to(page, State::Resident);
         if !certain && !self.has(page, DIRTY) {
-            // If the page was copied in, its bytes can be compared with the server's when it is evicted.
+            // The page may have been written to, so it counts as dirty. If it was copied in, a comparison with the
+            // server's bytes at its eviction shows whether it was.
             let guess = self.direct && !self.pool_of(page).class.moves;
             self.set(page, if guess { DIRTY | GUESSED } else { DIRTY });
         }
@@ -248,7 +249,7 @@ impl Pager {
         self.used -= self.span_of(frame.wide) * u32::from(moves);
     }
 
-    /// Notes that a copy out of a page's old frame has ended. If the write-back of the frame ended before, frees the
+    /// Notes that a copy out of a page's old frame has ended. If the write-back of the frame has ended, too, frees the
     /// frame.
     pub(super) fn copy_done(&mut self, page: PageId) {
         if let Some(index) = self.copied_from.iter().position(|&(other, _)| other == page) {

@@ -87,8 +87,8 @@ pub struct Pager {
     resting: bool,
     /// Number of units that were accessed and not discarded, rounded up to whole blocks.
     touched: u32,
-    /// Number of accessed units in each placement extent, if a block has one unit. `extents` is the number of extents
-    /// with accessed units.
+    /// Number of accessed units in each placement extent. Used only if a block has one unit. `extents` is the number of
+    /// extents with accessed units.
     in_extent: Vec<u16>,
     extents: u32,
     starved: VecDeque<PageId>,
@@ -218,8 +218,8 @@ impl Pager {
                 self.prefetch_range(first, end.saturating_sub(first), actions);
             }
             Event::Settle { first, end, leave } => {
-                // While the pager stops its transfers, it gets no ticks. So this call makes pages whose eviction failed
-                // candidates again, if a fault waits for free memory.
+                // While a fork waits for the pager's transfers, the pager gets no ticks. If a fault waits for free
+                // memory, this call makes pages whose eviction failed candidates again.
                 self.look_again(self.held_back_ms);
                 progress = self.settle_range(first, end, leave, actions);
             }
@@ -248,7 +248,7 @@ impl Pager {
         self.used + self.spare() + self.freeing
     }
 
-    /// Whether any page is in transit. Discarded pages in transit still count as accessed.
+    /// Whether any page is in transit. A discarded page counts as accessed until its transit ends.
     #[must_use]
     pub fn is_moving(&self) -> bool {
         self.moving > 0 || self.writing > 0

@@ -14,8 +14,8 @@ impl Pager {
         self.set_watermarks();
     }
 
-    /// Sets how much memory is kept free. The amount is small, because free memory holds no pages. For example, in a
-    /// tree with half of its memory local, each 1 % of the budget kept free causes 2 % more misses.
+    /// Sets how much memory is kept free. The amount is small, because free memory holds no pages. For example, if half
+    /// of a program's tree is local, each 1 % of the budget kept free causes 2 % more misses.
     pub(super) fn set_watermarks(&mut self) {
         let block = self.geometry.block_units;
         // With `direct`, victims are freed in the step that chooses them. Only runs of pages then need more room than
@@ -262,14 +262,14 @@ impl Pager {
         actions.push(Action::TakeOut { page, frame, bytes });
     }
 
-    /// Notes that the attempt to evict a page has ended. The page then no longer counts as leaving.
+    /// Notes that the attempt to evict a page has ended. The page then no longer counts in `leaving`.
     pub(super) fn leave_done(&mut self, page: PageId) {
         match self.state(page) {
             State::TakingOut => {
                 self.leaving -= self.span(page);
                 self.leaving_clean -= if self.frees_at_once(page) { self.span(page) } else { 0 };
             }
-            // A staged page counts as leaving only if its class moves pages. Only such a page uses budget while it is
+            // A staged page counts in `leaving` only if its class moves pages. Only such a page uses budget while it is
             // written back.
             State::Staged if self.pool_of(page).class.moves => self.leaving -= self.span(page),
             _ => {}

@@ -1,4 +1,4 @@
-//! Shape: discards of pages, and changes of blocks between base pages and one huge page.
+//! Shape: discards pages, and changes blocks between base pages and one huge page.
 
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, GUESSED, HELD, HIDDEN, PREFETCHED, STALE, WANTED, WRITE, WRITING, WRITTEN_BEFORE};

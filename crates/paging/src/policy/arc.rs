@@ -72,9 +72,9 @@ impl Policy for Arc {
         let list = if self.learn(page) { OFTEN } else { ONCE };
         self.lists.move_back(list, page);
         self.coming_often = false;
-        // The paper's case IV drops the oldest ghost before the victim becomes a ghost and the page arrives. Here the
-        // oldest ghost is dropped after both. The resulting lists are the same: |T1| + |B1| <= c, and all four together
-        // <= 2c.
+        // In the paper's case IV, the oldest ghost is dropped before the victim becomes a ghost and the page arrives.
+        // Here, the oldest ghost is dropped last. The resulting lists are the same: |T1| + |B1| <= c, and all four
+        // together <= 2c.
         let pages = self.capacity.pages();
         while self.lists.len(ONCE) + self.lists.len(GONE_ONCE) > pages && self.lists.pop_front(GONE_ONCE).is_some() {}
         let in_view = self.lists.len(ONCE) + self.lists.len(OFTEN);

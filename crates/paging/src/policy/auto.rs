@@ -27,17 +27,17 @@ use crate::units::PageId;
 const PAGES_MIN: u32 = 128;
 /// Number of references to sampled pages between two comparisons of the candidates.
 const JUDGE_EVERY: u32 = 16;
-/// The counts are halved when a candidate has more returns than `MEMORY` times the number of sampled pages in a shadow
-/// cache. A return is the arrival of a page that was evicted before.
+/// The counts of returns are halved when a candidate has more returns than `MEMORY` times the number of sampled pages
+/// in a shadow cache. A return is the arrival of a page that was evicted before.
 const MEMORY: u32 = 8;
-/// The counts are not halved below this number of returns.
+/// A candidate must have more than this number of returns before the counts of returns are halved.
 const MEMORY_MIN: u32 = 64;
 /// The candidate changes only if the followed one has more returns than another by this number of standard deviations.
 /// The number is large because references are not independent of each other.
 const CERTAIN: f64 = 4.0;
 /// The candidate changes only if the followed one has more returns than another by this factor.
 const MARGIN: f64 = 1.05;
-/// A sampled page is unmapped when 1 / `HIDE_AFTER_PARTS` of local memory has been filled with new arrivals since the
+/// A sampled page is unmapped after as many arrivals as 1 / `HIDE_AFTER_PARTS` of local memory holds, counted since the
 /// page's last reference.
 const HIDE_AFTER_PARTS: u32 = 8;
 /// Divisor of the sample's share of memory if pages are not unmapped. With less memory, sampled pages are evicted
@@ -52,8 +52,8 @@ const HIDES_SAVED: u32 = 64;
 const GROUP: u8 = 0xf;
 /// Shift of the age in a page's byte.
 const AGE_SHIFT: u32 = 4;
-/// Number of ages that pass while as many pages arrive as local memory holds. A reference at the same age as the page's
-/// arrival says nothing about the page's future.
+/// Number of ages that pass while as many pages arrive as local memory holds. A reference at the age of the page's
+/// arrival, or at the next age, says nothing about the page's future.
 const AGES_A_TURN: u32 = 8;
 
 /// The candidate policies. The first is the baseline.
@@ -62,9 +62,9 @@ const CANDIDATES: [&str; 4] = ["swap-in-history", "lirs:ghost_percent=30", "s3-f
 const BASELINE: usize = 0;
 /// Index of the candidate followed at the start.
 const FIRST: usize = 1;
-/// Index of the guard, one more shadow cache of the baseline. The guard is larger than the sample's share of memory, by
-/// a quarter of the sampled pages beyond that share. A loop that just fits into memory may not fit into the exact
-/// share. Only the larger cache shows that the baseline would keep such a loop.
+/// Index of the guard, one more shadow cache of the baseline. The guard has the sample's share of memory, plus a
+/// quarter of the sampled pages that do not fit into this share. A loop that just fits into memory may not fit into the
+/// exact share. Only the larger cache shows that the baseline would keep such a loop.
 const GUARD: usize = CANDIDATES.len();
 /// The guard is checked after this number of expected returns of sampled pages. The expectation assumes that sampled
 /// pages return at the same rate as all pages.
@@ -72,22 +72,22 @@ const WATCH_MIN: u64 = 48;
 /// If the guard had at most 1 / `WATCH_FEW` of the expected returns, the baseline is followed immediately, and the
 /// present candidate is barred.
 const WATCH_FEW: u64 = 8;
-/// Minimum number of real returns, scaled to the sample, before they are compared with the baseline's shadow cache.
-/// There must also be at least one return for each known sampled page. The comparison detects a shadow cache that
-/// predicts wrongly. If the baseline would have had fewer returns, it is followed again, and all other candidates are
-/// barred.
+/// The returns of pages that are not sampled (real returns) are scaled to the sample and compared with the baseline's
+/// shadow cache. The comparison needs at least this number of real returns, and one for each known sampled page. It
+/// detects a shadow cache that predicts wrongly. If the baseline would have had fewer returns, it is followed again,
+/// and all other candidates are barred.
 const RETURNS_MIN: f64 = 192.0;
-/// Once all candidates have been barred, a smaller sample suffices for the comparison. The real returns must then
-/// exceed the baseline's by this number of standard deviations.
+/// If all candidates were barred before, the comparison of real returns with the baseline's returns needs no minimum
+/// number. The real returns must then exceed the baseline's by this number of standard deviations.
 const CLEAR: f64 = 2.0;
 /// The record of returns is halved when the real returns, scaled to the sample, exceed this multiple of the known
 /// sampled pages.
 const ROUNDS_KEPT: f64 = 8.0;
-/// Duration of the first bar of one candidate, in returns for each page of local memory. Each further bar of the
-/// candidate lasts twice as long.
+/// Duration of the first bar of one candidate, in returns for each page of local memory. A barred candidate is not
+/// followed. Each further bar of the candidate lasts twice as long.
 const BAR_ONE: u64 = 32;
-/// Duration of the first bar of all candidates except the baseline, in returns for each page of local memory. Each
-/// further bar lasts twice as long.
+/// Duration of the first bar of all candidates except the baseline, in returns for each page of local memory. A barred
+/// candidate is not followed. Each further bar lasts twice as long.
 const BAR_ALL: u64 = 8;
 /// Index of the group of sampled pages, used if pages are not unmapped. It follows the groups of the candidates.
 const SAMPLE: usize = CANDIDATES.len();
@@ -167,7 +167,7 @@ pub(super) struct Auto {
     known: Vec<u64>,
     /// Number of known pages.
     known_all: u32,
-    /// Number of known pages that are sampled.
+    /// Number of sampled pages that are known, so that their next arrival is a return.
     known_sample: u32,
     arrivals: u32,
     /// Number of arrivals that can still be spent on unmapping pages.
@@ -193,7 +193,7 @@ pub(super) struct Auto {
     turned: usize,
     /// The bar of each candidate.
     bars: [Bar; CANDIDATES.len()],
-    /// The bar of all candidates except the baseline.
+    /// The time during which all candidates except the baseline must not be followed.
     bar_all: Bar,
 }
 

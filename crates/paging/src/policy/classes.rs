@@ -3,7 +3,7 @@
 use crate::units::PageId;
 
 /// A set of pages in `N` classes. One dense array has one segment for each class, and another array has the position of
-/// each page. To add or remove a page, or change its class, moves at most one page of each segment.
+/// each page. Adding a page, removing it or changing its class moves at most one page of each segment.
 ///
 /// Memory use: one page number and one position per unit.
 #[derive(Debug)]

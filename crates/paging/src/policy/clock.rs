@@ -56,8 +56,8 @@ impl Policy for Clock {
     }
 
     /// Searches from the hand on for the first accepted page whose bit is clear. Pages that the hand passes lose their
-    /// bit and go to the back. The search is bounded. If all examined pages have their bit set, it clears these bits
-    /// and returns the first accepted page.
+    /// bit and go to the back. The search is bounded. If all examined pages have their bit set, the search clears these
+    /// bits and returns the first accepted page.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let (mut victim, mut first) = (None, None);
         let mut at = self.order.front(0);

@@ -8,9 +8,10 @@
 //!
 //! The paper assumes a cache of known size, so this implementation differs in three points. First, all pages are LIR
 //! until a victim is first requested. Then the excess moves from the bottom of S to Q. Second, the number of remembered
-//! evicted pages is bounded, and the oldest is forgotten first. By default, this number is the capacity of memory
-//! without Q. It suffices to learn any set of pages that fits in memory. In a loop twice as long as memory, the kept
-//! pages are still not displaced. Third, if no page of Q may be evicted, the oldest evictable LIR page is.
+//! evicted pages is bounded, and the oldest is forgotten first. By default, this number is the number of pages that
+//! memory holds, without Q. It suffices to learn any set of pages that fits in memory. In a loop twice as long as
+//! memory, the kept pages are still not displaced. Third, if no page of Q may be evicted, the oldest LIR page that may
+//! be evicted is the victim.
 
 use super::list::{Capacity, Lists};
 use super::{Cause, Info, Leave, Param, Policy};

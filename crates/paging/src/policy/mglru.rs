@@ -3,8 +3,8 @@
 //! There are four generations. A page enters the youngest generation when it arrives, and again when a reference to it
 //! is seen. Pages of the two oldest generations are unmapped one after another. So the next reference to such a page is
 //! seen before the page is evicted. Victims come from the oldest generation. A new generation opens when the oldest is
-//! empty. It also opens if, since the last one and with at least one eviction, a quarter of the pages entered the
-//! youngest generation. The two oldest generations then merge.
+//! empty. It also opens if at least one page was evicted, and a quarter of the pages entered the youngest generation,
+//! since the last opening. The two oldest generations then merge.
 //!
 //! Pages that come back soon after their eviction form a separate tier. While pages of this tier return more often than
 //! others, each of them is spared once: it moves from the oldest generation to the next instead of being evicted.

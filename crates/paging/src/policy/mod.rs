@@ -92,10 +92,10 @@ pub trait Policy: Send {
     fn forgotten(&mut self, _page: PageId) {}
     /// Returns the page to evict next. Considers only pages that the filter accepts.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId>;
-    /// Returns a resident page whose reference bit the policy has cleared, and drops the request. The pager unmaps the
-    /// page, so that the page's next access traps (a hint fault). The page's bytes stay in local memory. If the pager
-    /// cannot unmap the page now, the policy may request the same page again later. The pager calls this method a
-    /// bounded number of times after every step.
+    /// Returns a resident page whose reference bit the policy has cleared, and removes the page from the policy's
+    /// requests. The pager unmaps the page, so that the page's next access traps (a hint fault). The page's bytes stay
+    /// in local memory. If the pager cannot unmap the page now, the policy may request the same page again later. The
+    /// pager calls this method a bounded number of times after every step.
     fn next_to_hide(&mut self) -> Option<PageId> {
         None
     }

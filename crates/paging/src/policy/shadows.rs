@@ -23,7 +23,7 @@ struct Shadow {
 /// Memory use: one word, one byte and two links per sampled page, and the memory of the policies.
 pub(super) struct Shadows {
     shadows: Vec<Shadow>,
-    /// For each sampled page: one bit for each shadow cache, set if the cache holds the page.
+    /// For each sampled page: one bit for each shadow cache, set if the cache would hold the page.
     held: Vec<u8>,
     /// For each sampled page: the number of arrivals before its last visible reference.
     referenced_at: Vec<u32>,

@@ -32,8 +32,8 @@ impl Sketch {
         Self { words: vec![0; blocks * BLOCK], blocks: 1, counted: 0 }
     }
 
-    /// Grows for `pages` resident pages. Growth divides the pages of each block between two blocks, and copies the
-    /// counters to both. So no estimate changes.
+    /// Grows the sketch for `pages` resident pages. Growth divides the pages of each block between two blocks, and
+    /// copies the counters to both. So no estimate changes.
     pub(super) fn fit(&mut self, pages: u32) {
         while self.blocks * BLOCK < pages as usize && self.blocks * BLOCK < self.words.len() {
             let used = self.blocks * BLOCK;
@@ -42,7 +42,8 @@ impl Sketch {
         }
     }
 
-    /// Returns the word and the shift of a page's counter in each row. A row is two words of a block.
+    /// Returns, for each row, the index of the word with a page's counter and the counter's shift in the word. A row is
+    /// two words of a block.
     fn counters(&self, page: PageId) -> [(usize, u32); ROWS] {
         let hash = spread(page);
         let block = (hash as usize & (self.blocks - 1)) * BLOCK;

@@ -30,7 +30,7 @@ pub(super) const INFO: Info = Info {
 /// to protect a deep chain fully.
 const STEPS_MAX: u32 = 8;
 
-/// Memory use: one follower per unit, and the bits of Simple. With a depth above 1, also one mark per unit.
+/// Memory use: one follower per unit, and the bits of the policy Simple. With a depth above 1, also one mark per unit.
 #[derive(Debug)]
 pub(super) struct SwapInHistory {
     walk: Simple,
@@ -185,7 +185,8 @@ mod tests {
         assert_eq!(swap_in(&mut history, 2, 4), Some(4), "not 3, which followed 2");
         assert_eq!(swap_in(&mut history, 5, 4), Some(10));
         assert_eq!(swap_in(&mut history, 10, 4), Some(20));
-        // The next page of the walk is 2. Page 2 followed 10 before, so it is protected and skipped.
+        // The next page of the walk is 2. Page 2 followed page 10 at an earlier swap-in, so it is protected and
+        // skipped.
         for page in [3, 5, 10] {
             assert_eq!(history.victim(&|_| true), Some(PageId(page)));
             history.removed(PageId(page), Leave::Evicted);

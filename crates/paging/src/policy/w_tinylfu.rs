@@ -27,7 +27,7 @@ const PROTECTED_PERCENT: u32 = 80;
 /// Maximum number of pages that one search examines. The choice of a victim makes up to four searches.
 const SCAN_MAX: usize = limits::VICTIM_SCAN_MAX / 4;
 
-/// Memory use: two links per unit, and the sketch: 8 to 16 bytes per resident page.
+/// Memory use: two links per unit. The sketch takes 8 to 16 bytes per resident page.
 #[derive(Debug)]
 pub(super) struct WTinyLfu {
     lists: Lists<3>,

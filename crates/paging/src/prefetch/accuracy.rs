@@ -88,7 +88,7 @@ enum Mode {
     Accounted,
 }
 
-/// Measures one prefetcher, and decides whether its proposals are fetched.
+/// Measures how many proposals of one prefetcher are right, and decides whether its proposals are fetched.
 pub(super) struct Judge {
     ghosts: Ghosts,
     mode: Mode,

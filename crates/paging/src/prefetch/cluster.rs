@@ -1,4 +1,4 @@
-//! Clustering: the aligned block of k pages around the accessed one (paper 4).
+//! Clustering: proposes the aligned block of k pages around the accessed page (paper 4).
 
 use super::accuracy::{self, FILTER};
 use super::{Info, Param, Prefetcher, Proposals, Touch};

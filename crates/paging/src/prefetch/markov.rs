@@ -5,7 +5,7 @@
 use super::accuracy::{self, FILTER};
 use super::{Info, Param, Prefetcher, Proposals, Touch};
 
-/// Number of low bits of a word that hold the successor's unit plus one. The two bits above them hold the confidence.
+/// A word holds the successor's unit plus one in this number of low bits. The two bits above them hold the confidence.
 const UNIT_BITS: u32 = 30;
 /// Maximum confidence. The confidence counts how often a successor was right recently.
 const CONFIDENCE_MAX: u32 = 3;

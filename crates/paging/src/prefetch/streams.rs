@@ -202,7 +202,7 @@ impl Stream {
         if self.proven { asked / 2 } else { asked }
     }
 
-    /// Starts the stream's next round at a unit.
+    /// Starts the stream's next round at this unit.
     fn restart(&mut self, unit: i64, touch: Touch, proposals: &mut Proposals) {
         let span = i64::from(touch.span.max(1));
         proposals.miss(self.lost(span));
@@ -293,7 +293,7 @@ impl Streams {
             }
         }
         let stride = nearest?;
-        // With a stride shorter than the page, the accessed pages would overlap, so there is no stream.
+        // If the stride is shorter than the page, the accessed pages would overlap, so this is no stream.
         let window = if stride.abs() == span { 2 } else { 0 };
         (stride.abs() >= span).then(|| Stream::new(unit - 2 * stride, unit, stride, span, window))
     }

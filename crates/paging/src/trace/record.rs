@@ -105,7 +105,8 @@ impl Policy for Recorder {
         let page = self.policy.next_to_hide();
         match page {
             Some(page) => self.write(Record::Hide(page)),
-            // If the policy never has pages unmapped, a call that returns no page has no effect and is not recorded.
+            // If the policy never requests that pages be unmapped, a call that returns no page has no effect and is not
+            // recorded.
             None if self.hides => {
                 let tape = self.tape.get_mut();
                 tape.idle += 1;

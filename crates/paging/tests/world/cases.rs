@@ -47,8 +47,8 @@ fn a_fork_finds_every_byte_at_rest() {
     });
 }
 
-/// Checks that pages adopted without a trap (as after a fork) count as written. They must be evicted and keep their
-/// bytes like all other pages.
+/// Checks pages that are in memory without a trap, and that the pager adopts. They must count as written, be evicted
+/// and keep their bytes like all other pages.
 #[test]
 fn what_is_adopted_is_not_lost() {
     for_seeds(600, "what_is_adopted", |seed| {
