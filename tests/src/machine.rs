@@ -71,7 +71,7 @@ pub fn python_with(module: &str) -> Option<OsString> {
     found
 }
 
-/// Whether this trap mode works here. Prints a line if it does not.
+/// Whether this trap mode works on this machine. Prints a line if it does not.
 pub fn mode_works(mode: &str) -> bool {
     let mode: Mode = mode.parse().expect("a mode");
     let obstacle = choose::obstacle(mode, &Features::probe(&Disabled::default()));

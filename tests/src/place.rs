@@ -61,7 +61,7 @@ impl Place {
         command
     }
 
-    /// Makes the command `hanare` with these arguments. The command uses the library that was built beside it.
+    /// Makes the command `hanare` with these arguments. The command uses the library that was built with it.
     pub fn hanare<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = self.command(built().hanare());
         command.args(args);

@@ -82,7 +82,7 @@ fn limits_set_before_the_run_hold_or_are_refused() {
             run(&format!("-S{kind}"), mode, "32M").assert_well(&what);
             let beyond = run(&format!("-S{kind}"), mode, "2G");
             assert!(beyond.text().contains("Cannot allocate memory"), "{what}: {beyond:?}");
-            // In sigsegv mode, far memory is a shared mapping, which does not count as data.
+            // In sigsegv mode, far memory is a shared mapping, which the limit on data does not count.
             if mode != "sigsegv" || kind == "v" {
                 run(&format!("-{kind}"), mode, "32M").assert_ended_by_us(125, &format!("ulimit -S{kind}"));
             }

@@ -37,8 +37,8 @@ fn children_have_their_parents_memory() {
     }
 }
 
-/// A child inherits memory that was never evicted by the kernel's own fork. At the fork, no page of this memory may be
-/// unmapped, neither for reference sampling nor because the processes now share the budget.
+/// If memory was never evicted, a child inherits it through the kernel's own fork. At the fork, no page of this memory
+/// may be unmapped, neither for reference sampling nor because the processes now share the budget.
 #[test]
 fn children_inherit_what_never_left() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
@@ -117,8 +117,8 @@ fn children_over_links() {
     }
 }
 
-/// The server must keep the memory that children share until the last child has ended, and free it then, even if that
-/// child is killed.
+/// The server must keep the memory that children share until the last child has ended, and must then free it. This also
+/// holds if the last child is killed.
 #[test]
 fn a_killed_child_leaves_nothing_on_a_server() {
     let place = Place::new();
@@ -259,7 +259,7 @@ print('ok')
 }
 
 /// A process may change its root to a directory without the private server's socket, `/dev` and `/proc`. It may do so
-/// before or after it forks.
+/// before or after it forks. Its children must still reach their memory.
 #[test]
 fn children_have_their_memory_where_no_path_leads_to_its_server() {
     if !rustix::process::geteuid().is_root() {

@@ -21,7 +21,8 @@ fn allocating_and_freeing_touch_no_far_page_and_blocks_keep_their_bytes() {
     place.assert_nothing_left();
 }
 
-/// A program that starts far memory itself forks while its threads allocate. Allocation must also work in its children.
+/// A program that starts far memory by a call of the library forks while its threads allocate. Allocation must also
+/// work in its children.
 #[test]
 fn programs_that_use_the_library_fork_without_waiting() {
     let place = Place::new();
@@ -61,8 +62,8 @@ fn freeing_every_node_of_a_tree_that_is_far_takes_no_fault() {
     place.assert_nothing_left();
 }
 
-/// The runs use the default page size, and base pages. With base pages, the tables of the pager and of the policy are
-/// largest, because each base page needs an entry.
+/// Checks the amount of near memory (memory that is never evicted), with the default page size and with base pages.
+/// With base pages, the tables of the pager and of the policy are largest, because each base page needs an entry.
 #[test]
 fn memory_that_is_not_allocated_costs_little_near_memory() {
     for page_size in ["auto", "4K"] {

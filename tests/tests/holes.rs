@@ -55,7 +55,7 @@ fn a_share_of_what_is_allocated_works_with_every_page_size_over_tcp() {
 }
 
 /// Guards against lost bytes. After the program had unmapped the neighbours of prefetched pages, these pages read as
-/// zeroes, because the discard of the neighbours had removed a whole slot.
+/// zeroes. The discard of the neighbours had removed a whole slot (the server's unit of memory).
 #[test]
 fn what_is_fetched_ahead_beside_a_hole_is_whole() {
     for mode in ["thread", "sigbus"].into_iter().filter(|mode| mode_works(mode)) {

@@ -19,7 +19,7 @@ struct Cell<'a> {
 
 impl Cell<'_> {
     /// Returns the number of accesses of each thread. The number is large enough to evict and fetch every page often,
-    /// and small enough that the slowest cell takes only seconds.
+    /// and small enough that the slowest run takes only seconds.
     fn ops(&self) -> u32 {
         match (self.mode, self.page_size) {
             ("sigsegv", "2M") => 100,

@@ -14,7 +14,7 @@ pub enum State {
     Fetching,
     /// The page is being installed: its bytes move from a frame to the page's address.
     Installing,
-    /// The page is in view.
+    /// The page is mapped.
     Resident,
     /// The page is mapped, and its write protection is being removed for its first write.
     Opening,

@@ -8,7 +8,7 @@ const PARAMS_MAX: usize = 4;
 /// A parameter: a whole number within bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Param {
-    /// Its name.
+    /// Name of the policy or prefetcher.
     pub name: &'static str,
     /// The meaning of the parameter, with its unit.
     pub help: &'static str,
@@ -36,13 +36,13 @@ pub struct Space {
 /// A policy or prefetcher that a user can choose by name, and its constructor.
 #[derive(Debug)]
 pub struct Info<T: ?Sized> {
-    /// Its name.
+    /// Name of the policy or prefetcher.
     pub name: &'static str,
     /// A one-line description.
     pub summary: &'static str,
-    /// The paper that describes it.
+    /// The paper that describes the policy or prefetcher.
     pub source: &'static str,
-    /// Its parameters.
+    /// Parameters of the policy or prefetcher.
     pub params: &'static [Param],
     /// Builds the policy or prefetcher.
     pub build: fn(Space, &Values) -> Box<T>,

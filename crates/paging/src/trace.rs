@@ -137,11 +137,11 @@ fn one_line(text: &str) -> String {
 /// A call of a policy, or the policy's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Record {
-    /// A page came into view.
+    /// A page became resident.
     Inserted(PageId, Cause),
     /// A reference to a resident page was seen. The flag is true for a write.
     Referenced(PageId, bool),
-    /// A page left the view.
+    /// A page is no longer resident.
     Removed(PageId, Leave),
     /// An absent page was discarded.
     Forgotten(PageId),

@@ -111,7 +111,7 @@ pub(super) const INFO: Info = Info {
 /// Pages that one policy orders.
 struct Group {
     policy: Box<dyn Policy>,
-    /// Number of pages in view.
+    /// Number of resident pages.
     present: u32,
 }
 
@@ -165,7 +165,7 @@ pub(super) struct Auto {
     age_left: u32,
     /// One bit for each unit. It is set if the unit was resident before and has not been discarded since.
     known: Vec<u64>,
-    /// Number of known pages.
+    /// Number of pages whose bit in `known` is set.
     known_all: u32,
     /// Number of sampled pages that are known, so that their next arrival is a return.
     known_sample: u32,
@@ -191,7 +191,7 @@ pub(super) struct Auto {
     judge_in: u32,
     turns: [Turn; TURNS],
     turned: usize,
-    /// The bar of each candidate.
+    /// For each candidate: the time during which it must not be followed.
     bars: [Bar; CANDIDATES.len()],
     /// The time during which all candidates except the baseline must not be followed.
     bar_all: Bar,

@@ -142,11 +142,11 @@ pub const POLICIES: &[&Info] = &[
 /// A policy that can replay a recorded trace, but cannot serve a live program.
 #[derive(Clone, Copy, Debug)]
 pub struct Offline {
-    /// Its name.
+    /// Name of the policy.
     pub name: &'static str,
     /// A one-line description.
     pub summary: &'static str,
-    /// The paper that describes it.
+    /// The paper that describes the policy.
     pub source: &'static str,
 }
 

@@ -25,7 +25,7 @@ pub struct Opt {
     next_use: Vec<u32>,
     /// For each unit, the index of the next reference to the unit.
     upcoming: Vec<u32>,
-    /// Number of references passed.
+    /// Number of references of the string that were made so far.
     now: usize,
     /// The resident pages as a binary heap. No page is used later than its parent in the heap.
     heap: Vec<u32>,

@@ -4,16 +4,18 @@
 //! The prefetcher is asked at every access. While too few of its proposals are right, or none has been judged yet, none
 //! is fetched. The filter measures the share of right proposals in one of four ways:
 //!
-//! - *Closed*: nothing is fetched, so every access to an absent page is seen. All proposed remote units become ghosts.
-//! - *Open, first uses visible* (fetched pages wait in frames): all proposed remote units become ghosts, too, because
-//!   the first use of a fetched page is seen.
-//! - *Open, first uses not visible* (fetched pages come straight into view): the use of a fetched page is not seen. So
-//!   one proposal in [`PROBE_EVERY`] is not fetched, but kept as a probe. A probe is a ghost whose access is seen. It
-//!   stands for all proposals.
-//! - *Open, and the prefetcher accounts for itself* (a stream knows where its next fault must be): the filter uses the
+//! - *Closed*: nothing is fetched, so every access to an absent page is seen. All proposed units that only the server
+//!   has become ghosts.
+//! - *Open, first uses visible* (fetched pages wait in frames): these units become ghosts, too, because the first use
+//!   of a fetched page is seen.
+//! - *Open, first uses not visible* (fetched pages are mapped when they arrive): the use of a fetched page is not seen.
+//!   So one proposal in [`PROBE_EVERY`] is not fetched, but kept as a probe. A probe is a ghost whose access is seen.
+//!   It represents all proposals.
+//! - *Open, and the prefetcher measures itself* (a stream knows where its next fault must be): the filter uses the
 //!   prefetcher's own count.
 //!
-//! Only proposals that would cost a transfer count. The proposal of a unit that is in memory costs nothing.
+//! A ghost is a remembered proposal: right if its unit is accessed soon, otherwise wrong. Only proposals that would cost
+//! a transfer count. The proposal of a unit that is in memory costs nothing.
 
 use core::fmt::Write;
 
