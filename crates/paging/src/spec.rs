@@ -8,15 +8,15 @@ const PARAMS_MAX: usize = 4;
 /// A parameter: a whole number within bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Param {
-    /// Name of the policy or prefetcher.
+    /// Name of the parameter.
     pub name: &'static str,
     /// The meaning of the parameter, with its unit.
     pub help: &'static str,
-    /// Its default.
+    /// The parameter's default value.
     pub default: u64,
-    /// Its smallest value.
+    /// The parameter's smallest value.
     pub min: u64,
-    /// Its largest value.
+    /// The parameter's largest value.
     pub max: u64,
 }
 
@@ -40,7 +40,7 @@ pub struct Info<T: ?Sized> {
     pub name: &'static str,
     /// A one-line description.
     pub summary: &'static str,
-    /// The paper that describes the policy or prefetcher.
+    /// The paper or program from which the policy or prefetcher comes.
     pub source: &'static str,
     /// Parameters of the policy or prefetcher.
     pub params: &'static [Param],
