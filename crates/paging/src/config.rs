@@ -66,7 +66,8 @@ pub struct Config {
     /// write-back. This holds only for a class with `moves` set to false.
     pub direct: bool,
     /// Whether unmapping a page for reference sampling leaves its bytes at their address and only changes the
-    /// protection. If false, the bytes go into a frame, and only a class that moves pages can be sampled.
+    /// protection. If false, the bytes go into a frame. Pages can then be sampled only if their [`Class`] has `moves`
+    /// set.
     pub hides_in_place: bool,
     /// Number of units to fetch ahead of a sequential stream of huge pages.
     pub ahead_units: u32,

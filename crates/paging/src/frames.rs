@@ -1,5 +1,5 @@
-//! The free frames of one class, and the frame of each page. A free frame is *filled* if it still has physical memory,
-//! and *empty* if it is only a range of addresses.
+//! The free frames of one page size, and the frame of each page. A free frame is *filled* if it still has physical
+//! memory, and *empty* if it is only a range of addresses.
 
 use crate::units::{Geometry, PageId};
 

@@ -29,8 +29,8 @@ pub const STARVED_MAX: usize = 1024;
 pub const DISCARD_UNITS_MAX: u32 = 512;
 /// Largest number of free frames whose memory is being returned to the system.
 pub const FREES_MAX: u32 = 64;
-/// Maximum number of pages remembered because a transfer prevented their eviction. Beyond it, no page is evicted until
-/// the next tick.
+/// Maximum number of pages remembered because a transfer prevented their eviction. If there are more, no page is
+/// evicted until the next tick.
 pub const HELD_MAX: usize = 1 << 16;
 /// Interval in milliseconds between two attempts to evict pages whose eviction a transfer prevented. If a fault waits
 /// for free memory, the pager tries immediately.

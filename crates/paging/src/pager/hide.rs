@@ -1,8 +1,9 @@
 //! Reference sampling: pages are unmapped so that their next access traps (a hint fault). The trap stands for the
 //! pseudo reference bit of paper 1.
 //!
-//! An unmapped page keeps its memory. If its class moves pages, its bytes are in a frame. Otherwise its bytes stay at
-//! the page's address, and only the protection changes. For the policy, the page is still resident and may be replaced.
+//! An unmapped page keeps its memory. If pages of its size are moved in frames, its bytes are in a frame. Otherwise its
+//! bytes stay at the page's address, and only the protection changes. For the policy, the page is still resident and
+//! may be replaced.
 
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, HIDDEN, WANTED, WRITE, WRITING};
@@ -31,7 +32,8 @@ impl Pager {
         if self.state(page) != State::Resident || self.has(page, WRITING) || self.guarded.contains(&page) {
             return;
         }
-        // If the class copies pages, its frames are reserved for dirty pages that are being evicted.
+        // If pages of this size are copied to their addresses, the frames are reserved for dirty pages that are being
+        // evicted.
         let framed = !self.hides_in_place && self.pool_of(page).class.moves;
         let frame = if framed { self.empty_frame(page) } else { None };
         if frame.is_none() && !self.hides_in_place {

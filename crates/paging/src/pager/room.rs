@@ -269,8 +269,8 @@ impl Pager {
                 self.leaving -= self.span(page);
                 self.leaving_clean -= if self.frees_at_once(page) { self.span(page) } else { 0 };
             }
-            // A staged page counts in `leaving` only if its class moves pages. Only such a page uses budget while it is
-            // written back.
+            // A staged page counts in `leaving` only if pages of its size are moved in frames. Only such a page uses
+            // budget while it is written back.
             State::Staged if self.pool_of(page).class.moves => self.leaving -= self.span(page),
             _ => {}
         }

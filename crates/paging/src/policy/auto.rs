@@ -80,8 +80,8 @@ const RETURNS_MIN: f64 = 192.0;
 /// If all candidates were barred before, the comparison of real returns with the baseline's returns needs no minimum
 /// number. The real returns must then exceed the baseline's by this number of standard deviations.
 const CLEAR: f64 = 2.0;
-/// The record of returns is halved when the real returns, scaled to the sample, exceed this multiple of the known
-/// sampled pages.
+/// The record of returns is halved when the real returns (of pages that are not sampled), scaled to the sample, exceed
+/// this multiple of the known sampled pages.
 const ROUNDS_KEPT: f64 = 8.0;
 /// Duration of the first bar of one candidate, in returns for each page of local memory. A barred candidate is not
 /// followed. Each further bar of the candidate lasts twice as long.
@@ -181,8 +181,8 @@ pub(super) struct Auto {
     /// `settled_at` on. Until then, pages are still evicted that the previous policy had kept.
     record: Record,
     settled_at: u64,
-    /// Number of real returns for each return in the baseline's shadow cache. It was measured while the baseline was
-    /// last followed.
+    /// Ratio of the real returns (of pages that are not sampled), scaled to the sample, to the returns in the
+    /// baseline's shadow cache. It was measured while the baseline was last followed.
     baseline_error: f64,
     /// Whether there are enough pages for a sample.
     samples: bool,
@@ -381,8 +381,8 @@ impl Auto {
         self.sample.policy.victim(&|name| accept(which.page_of(name))).map(|name| which.page_of(name))
     }
 
-    /// Returns a victim of the candidates' groups. Pages that arrived while another candidate was followed are evicted
-    /// first.
+    /// Returns a victim of the candidates' groups. The group of a candidate holds the pages that arrived while the
+    /// candidate was followed. The group of the followed candidate is searched last.
     fn victim_of_followers(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let earlier = (0..CANDIDATES.len()).filter(|&k| k != self.followed);
         for k in earlier.chain([self.followed]) {
@@ -520,8 +520,8 @@ impl Policy for Auto {
         if !self.hides || !self.samples || !self.full || self.saved < ARRIVALS_A_HIDE {
             return None;
         }
-        // While all candidates but the baseline are barred, no comparison is needed. Unmapping starts again shortly
-        // before the bar ends.
+        // While all candidates but the baseline are barred (must not be followed), no comparison is needed. Unmapping
+        // starts again shortly before the bar ends.
         if self.returns + BAR_ALL / 2 * u64::from(self.present()) < self.bar_all.until {
             return None;
         }

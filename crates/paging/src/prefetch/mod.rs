@@ -20,7 +20,7 @@ pub use crate::spec::{Param, Space, SpecError, Values};
 /// A prefetcher that a user can choose.
 pub type Info = spec::Info<dyn Prefetcher>;
 
-/// An access as a prefetcher is told of it.
+/// An access to a page, as the pager reports it to a prefetcher.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Touch {
     /// First unit of the accessed page.

@@ -157,8 +157,8 @@ impl World {
         };
         match frame {
             Some(frame) => {
-                // If pages of a class are copied, its frames are buffers that keep their contents when they become
-                // free.
+                // If pages of this size are copied to their addresses, the frames are buffers that keep their contents
+                // when they become free.
                 let moves = if frame.wide { self.shape.wide_moves } else { self.shape.small_moves };
                 let old = self.frames.insert(frame, bytes);
                 assert!(old.is_none() || !moves, "{frame:?} was not empty");
