@@ -65,7 +65,8 @@ fn a_recorded_run_is_told_and_simulated() {
     let pages = results["distinct_pages"].as_u64().expect("pages");
     assert!((256..300).contains(&pages), "{results}");
     let misses = |row: usize| results["rows"][row]["misses"].as_u64().expect("misses");
-    // The workload accesses the array's 4,096 base pages in random order, three times. First it writes, then it reads.
+    // In each of three passes, the workload writes the array's 4,096 base pages and then reads them, both in random
+    // order.
     assert!((3 * pages..=25_000).contains(&misses(0)) && misses(1) < misses(0), "{results}");
     assert_eq!(results["recorded_policy"], "fifo");
 }
