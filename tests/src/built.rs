@@ -1,4 +1,4 @@
-//! The programs under test. They are built once for each test program, from the current sources.
+//! Builds the programs under test. They are built once in each test process, from the current sources.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ pub struct Built {
     pub root: PathBuf,
     /// Cargo's target directory.
     pub target: PathBuf,
-    /// The directory `release` or `debug`, with the command and the libraries.
+    /// Cargo's output directory, `release` or `debug`, with the command and the libraries.
     pub profile_dir: PathBuf,
     /// The compiled workloads.
     pub workloads: PathBuf,

@@ -1,5 +1,5 @@
-//! Memory servers that misbehave, each in one way. At first they store pages as an honest server does. So a program is
-//! in the middle of its work when the misbehaviour begins.
+//! Memory servers that misbehave, each in one way. At first they store pages as an honest server does. So the
+//! misbehaviour begins when a program is in the middle of its work.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -25,21 +25,21 @@ pub enum Lie {
     Garbage,
     /// The server speaks another version of the protocol.
     Version,
-    /// The server closes every connection at once.
+    /// The server closes every connection immediately.
     HangUp,
-    /// The server answers STATUS, but refuses sessions.
+    /// The server answers status requests, but refuses the sessions that programs need.
     NoSessions,
     /// The server stops answering reads.
     ReadsStop,
-    /// The server accepts write-backs and does not acknowledge them.
+    /// The server accepts write-backs, but does not acknowledge them.
     WritesStop,
-    /// The server sends bytes that are not a message in place of a page.
+    /// Instead of a page, the server sends bytes that are not a message.
     ReadsGarbage,
     /// The server closes the connection in the middle of a page.
     HalfPage,
     /// The server stops in the middle of a page and keeps the connection open.
     HalfPageSilence,
-    /// The server sends a page that was not requested in place of the requested page.
+    /// Instead of the requested page, the server sends another page.
     OtherPage,
     /// The server sends the right page at half its length.
     ShortPage,
@@ -49,7 +49,7 @@ pub enum Lie {
     NotHeld,
     /// The server acknowledges a write-back that was never sent.
     OtherAck,
-    /// The server speaks another version of the protocol after some pages.
+    /// After some pages, the server speaks another version of the protocol.
     VersionLater,
 }
 
@@ -76,7 +76,7 @@ impl Hostile {
     }
 }
 
-/// The state that all connections share: the pages by their units, and the number of answered reads.
+/// The state that all connections share: the bytes of the pages by their unit, and the number of answered reads.
 #[derive(Default)]
 struct Held {
     units: Mutex<HashMap<u64, Vec<u8>>>,
@@ -200,7 +200,7 @@ impl Peer {
     fn send(&mut self, kind: Kind, tag: u64, payload: &[u8]) -> io::Result<()> {
         let mut header = handshake::control_header(kind, tag, 0, payload);
         if matches!(kind, Kind::Done | Kind::Pong) {
-            // The free room that the server reports, in bytes.
+            // The free memory that the server reports, in bytes.
             header.offset = 1 << 30;
         }
         self.stream.write_all(&header.encode())?;

@@ -10,7 +10,7 @@ use hanare_sys::features::{Disabled, Features};
 
 use crate::{PATIENCE, built};
 
-/// Returns how often a test repeats if it finds a bug only by chance. `HANARE_TEST_ROUNDS` sets the number; the default
+/// Returns how often a test repeats that finds a bug only by chance. `HANARE_TEST_ROUNDS` sets the number; the default
 /// is 1.
 pub fn rounds() -> u32 {
     match std::env::var("HANARE_TEST_ROUNDS") {
@@ -39,8 +39,8 @@ pub fn installed(program: &str, package: &str) -> bool {
     there
 }
 
-/// Whether programs can make system calls on far pages here. This needs userfaultfd traps for the kernel's accesses. If
-/// they cannot, prints a line, because the test then checks nothing.
+/// Whether the kernel's accesses to far pages trap here, so that programs can make system calls on far pages. This
+/// needs userfaultfd. If they do not trap, prints a line, because the test then checks nothing.
 pub fn system_calls_work_on_far_pages() -> bool {
     let works = choose::system_calls_work(Mode::Thread, &Features::probe(&Disabled::default()));
     if !works {
@@ -71,7 +71,7 @@ pub fn python_with(module: &str) -> Option<OsString> {
     found
 }
 
-/// Whether this trap mode works here. Prints a line if it does not.
+/// Whether this trap mode works on this machine. Prints a line if it does not.
 pub fn mode_works(mode: &str) -> bool {
     let mode: Mode = mode.parse().expect("a mode");
     let obstacle = choose::obstacle(mode, &Features::probe(&Disabled::default()));

@@ -61,7 +61,7 @@ impl Place {
         command
     }
 
-    /// Makes the command `hanare` with these arguments. The command uses the library that was built beside it.
+    /// Makes the command `hanare` with these arguments. The command uses the library that was built with it.
     pub fn hanare<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = self.command(built().hanare());
         command.args(args);
@@ -79,8 +79,8 @@ impl Place {
         self.start(command).finish(patience())
     }
 
-    /// Asserts that no process has this directory's TMPDIR in its command line, and that TMPDIR is empty. A private
-    /// server has TMPDIR in its command line.
+    /// Asserts that TMPDIR is empty, and that no process has this directory's TMPDIR in its command line. A private
+    /// server that is still running would have it there.
     pub fn assert_nothing_left(&self) {
         let tmp = self.path("tmp");
         until("nothing is left running", || processes_naming(&tmp).is_empty());
@@ -117,7 +117,7 @@ impl Outcome {
         assert!(self.code == Some(0) && self.stderr.is_empty(), "{what}: {self:?}");
     }
 
-    /// Asserts that Hanare ended the program: the exit code is `code`, and standard error is one line that begins with
+    /// Asserts that Hanare ended the program. The exit code is `code`, and standard error is one line that begins with
     /// "hanare: " and contains `part`.
     #[track_caller]
     pub fn assert_ended_by_us(&self, code: i32, part: &str) {

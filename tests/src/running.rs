@@ -1,5 +1,5 @@
-//! A started program. Its output goes to files, and the test waits for it only for a bounded time. It ends at the
-//! latest with the test.
+//! A started program. Its output goes to files. The test waits for it only for a bounded time, and kills it when the
+//! test ends.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ use crate::{Outcome, PATIENCE};
 
 const POLL: Duration = Duration::from_millis(2);
 
-/// A program that runs in a process group of its own. Dropping it kills the group.
+/// A program that runs in its own process group. Dropping this value kills the group.
 pub struct Running {
     child: Child,
     stdout: PathBuf,
@@ -22,7 +22,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts a command. Its output goes to files, because a process that keeps a pipe open could block the reader.
+    /// Starts a command. Its output goes to files, because reading from a pipe could block while some process keeps the
+    /// pipe open.
     pub(crate) fn start(command: &mut Command, stdout: PathBuf, stderr: PathBuf) -> Running {
         let create = |path| File::create(path).expect("a file for output");
         command.stdout(create(&stdout)).stderr(create(&stderr)).process_group(0);
@@ -48,7 +49,7 @@ impl Running {
         self.outcome(status.code())
     }
 
-    /// Describes each thread of the group for the message of a failure: its name, its system call with arguments, and
+    /// Describes each thread of the group, for the message of a failure: its name, its system call with arguments, and
     /// the kernel function in which it waits.
     fn stand(&self) -> String {
         let mut stand = String::new();
@@ -56,7 +57,7 @@ impl Running {
         for process in entries("/proc") {
             let path = process.path();
             let read = |name: &str| std::fs::read_to_string(path.join(name)).unwrap_or_default();
-            // Behind the name, which is in parentheses, the fields are state, parent and group.
+            // The name is in parentheses. The fields after it are state, parent and group.
             let stat = read("stat");
             let group = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(2));
             if group != Some(&self.child.id().to_string()) {
@@ -88,8 +89,8 @@ impl Running {
         Outcome { code, stdout: read(&self.stdout), stderr }
     }
 
-    /// Sends a signal to the program's group. The group has the child's number. The number is not reused before the
-    /// child is waited for.
+    /// Sends a signal to the program's process group, whose number is that of the child. The number is not reused
+    /// before the child is waited for.
     pub fn signal(&self, signal: Signal) {
         let group = Pid::from_raw(self.child.id() as i32).expect("a process number");
         // The call fails only if the group is empty, so its result is ignored.
@@ -101,8 +102,8 @@ impl Running {
         let group = self.child.id().to_string();
         let ticks = std::fs::read_dir("/proc").expect("/proc").flatten().filter_map(|entry| {
             let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            // The name in parentheses may contain anything. The fields after it begin with state, parent and group.
-            // User time and system time come later.
+            // The name in parentheses may contain any character. The fields after it begin with state, parent and
+            // group. User time and system time follow later.
             let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
             let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
             (*fields.get(2)? == group).then_some(ticks(11)? + ticks(12)?)

@@ -29,7 +29,7 @@ impl Served {
         Served::with(place, command)
     }
 
-    /// Starts a server with the caller's command.
+    /// Starts a server with this command.
     pub fn with(place: &Place, mut command: Command) -> Served {
         let mut running = place.start(&mut command);
         let mut said = String::new();
@@ -60,7 +60,7 @@ pub fn status(address: &str) -> Status {
     let mut answer = None;
     until("a server that answers", || {
         answer = match fetch_status(&endpoint, None, Duration::from_secs(10)) {
-            // The socket exists a moment before the server listens, so a refused connection is tried again.
+            // The socket exists shortly before the server listens, so a refused connection is tried again.
             Err(LinkError::Unreachable { source, .. }) if source.kind() == ErrorKind::ConnectionRefused => None,
             other => Some(other.expect("a server that answers")),
         };

@@ -1,6 +1,6 @@
-//! Guards the calls that manage memory, as programs and their allocators use them: mappings, reservations that are
-//! opened in parts, fixed and foreign mappings, and the break. The allocators are jemalloc and mimalloc as libraries,
-//! and the allocator built into DuckDB.
+//! Tests the calls that manage memory, as programs and their allocators use them: mappings, reservations that are made
+//! accessible in parts, fixed and foreign mappings, and the break. The allocators are jemalloc and mimalloc as
+//! libraries, and the allocator built into DuckDB.
 
 use hanare_tests::{
     Figures, Outcome, Place, built, figures, installed, mode_works, python_with, system_calls_work_on_far_pages,
@@ -12,7 +12,7 @@ fn run(place: &Place, flags: &[&str], program: &std::ffi::OsStr, args: &[&str]) 
     let json = place.path("json");
     let mut command = place.hanare(["run", "--stats-json"]);
     command.arg(&json).args(flags).arg("--").arg(program).args(args);
-    // jemalloc puts thread-local variables into static space. By default, only libraries loaded at the start get enough
+    // jemalloc needs static space for thread-local variables. By default, only libraries loaded at the start get enough
     // of it.
     command.env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384");
     (place.run(&mut command), figures(&json))
@@ -22,7 +22,7 @@ fn workload(flags: &[&str], program: &str, args: &[&str], paged_bytes: u64) {
     workload_saying(program, flags, program, args, paged_bytes);
 }
 
-/// Does the work of [`workload`] for a program that prints another name, `name`.
+/// Does the work of [`workload`] for a program that prints the name `name` instead of its file name.
 fn workload_saying(name: &str, flags: &[&str], program: &str, args: &[&str], paged_bytes: u64) {
     let place = Place::new();
     let (outcome, seen) = run(&place, flags, built().workload(program).as_os_str(), args);
@@ -49,7 +49,7 @@ fn reservations_take_no_share_of_the_budget() {
     let place = Place::new();
     let (outcome, seen) = run(&place, &["--local", "50%"], built().workload("reserving").as_os_str(), &["32M"]);
     outcome.assert_well("reserving");
-    // The heap that grows by the break reserves several GiB. The reservation must not count as far.
+    // The program's heap reserves several GiB of addresses for the break. The reservation must not count as far memory.
     let far = seen.number("far_bytes_peak");
     assert!(far < 128 << 20, "{far} bytes count as far");
     seen.assert_within_budget("reserving");

@@ -1,6 +1,5 @@
-//! Guards the calls that Hanare must carry out itself on far memory. Each call works as on near memory (memory that is
-//! never evicted), or is refused with an errno that programs expect. No call is accepted and then ignored if a program
-//! could notice that.
+//! Tests the calls that Hanare must carry out itself on far memory. Each call works as on ordinary memory, or is
+//! refused with an errno that programs expect. No call is accepted and then ignored if a program could notice that.
 
 use hanare_tests::{Place, built, figures, mode_works, system_calls_work_on_far_pages};
 
@@ -13,7 +12,7 @@ fn works(mode: &str) -> bool {
     }
 }
 
-/// Checks that the workload prints the same as without Hanare, in every mode and page size, while its pages are
+/// Checks that the workload prints the same as without Hanare, in every mode and page size, and that its pages are
 /// evicted.
 fn same_everywhere(program: &str, paged_bytes: u64) {
     let place = Place::new();
@@ -39,8 +38,8 @@ fn advice_does_what_it_says_or_is_refused() {
     same_everywhere("advice", 12 << 20);
 }
 
-/// Threads close single pages while neighbouring pages are evicted and fetched. A range that lies in several mappings
-/// cannot be moved, and must keep its words.
+/// Threads make single pages inaccessible while neighbouring pages are evicted and fetched. A range that lies in
+/// several mappings cannot be moved as a whole, and must keep its contents.
 #[test]
 fn pages_beside_closed_ones_keep_their_words() {
     let place = Place::new();
@@ -65,8 +64,8 @@ fn limits_that_the_program_sets_hold_and_read_back() {
     same_everywhere("limits", 64 << 20);
 }
 
-/// The limits are set before the run. A soft limit applies to the program. A hard limit without room for Hanare ends
-/// the run before the program begins.
+/// Sets limits before the run starts. A soft limit must apply to the program. A hard limit that is too low for Hanare
+/// must end the run before the program begins.
 #[test]
 fn limits_set_before_the_run_hold_or_are_refused() {
     let place = Place::new();
@@ -83,7 +82,7 @@ fn limits_set_before_the_run_hold_or_are_refused() {
             run(&format!("-S{kind}"), mode, "32M").assert_well(&what);
             let beyond = run(&format!("-S{kind}"), mode, "2G");
             assert!(beyond.text().contains("Cannot allocate memory"), "{what}: {beyond:?}");
-            // In sigsegv mode, far memory is a shared mapping, which does not count as data.
+            // In sigsegv mode, far memory is a shared mapping, which the limit on data does not count.
             if mode != "sigsegv" || kind == "v" {
                 run(&format!("-{kind}"), mode, "32M").assert_ended_by_us(125, &format!("ulimit -S{kind}"));
             }
@@ -92,8 +91,8 @@ fn limits_set_before_the_run_hold_or_are_refused() {
     place.assert_nothing_left();
 }
 
-/// A limit on the size of files also applies to shared memory. If the engine's memory does not fit, the run ends with a
-/// line before the program begins, and not by a signal.
+/// A limit on the size of files also applies to shared memory. If the engine's memory exceeds it, the run must end with
+/// a message before the program begins, and not by a signal.
 #[test]
 fn a_limit_on_files_ends_the_run_before_it_begins() {
     let place = Place::new();
@@ -111,8 +110,8 @@ fn what_the_c_library_allocates_for_itself_can_be_given_to_the_kernel() {
     same_everywhere("streams", 12 << 20);
 }
 
-/// The C library may wait in the kernel on data in a small block, or write to it with all signals blocked. So small
-/// blocks cannot be far in modes where the trap is a signal.
+/// The C library may wait in the kernel on data in a small block, or write to the block with all signals blocked. So
+/// small blocks cannot be far in modes in which accesses trap by a signal.
 #[test]
 fn small_far_blocks_are_refused_where_the_kernel_cannot_access_them() {
     let place = Place::new();
@@ -138,8 +137,8 @@ fn the_programs_own_memory_is_read_by_the_kernel_or_refused() {
     same_everywhere("own", 16 << 20);
 }
 
-/// A call to an address in far memory is the program's own mistake, and must end it. Guards against a call that
-/// repeated for ever in modes where protection is the trap.
+/// A call to an address in far memory is the program's own mistake, and must end the program. Guards against a call
+/// that repeats for ever in modes in which accesses trap by protection.
 #[test]
 fn a_jump_into_far_memory_ends_as_it_does_without() {
     let place = Place::new();

@@ -1,9 +1,9 @@
-//! Guards `--local`. In a memory cgroup, a program writes and checks far more memory than its budget. The cgroup holds
+//! Tests `--local`. In a memory cgroup, a program writes and checks far more memory than its budget. The cgroup holds
 //! little more than the budget and has no swap. If Hanare kept memory beyond the budget, the kernel would kill the
 //! program.
 //!
-//! Only the program is in the cgroup. Its memory server is not. On the same-host link, the slots (the server's units of
-//! memory) are charged to the server, too. The server fills the pages of the memfd when it grants the slots.
+//! The cgroup contains the program but not its memory server. On the same-host link, the memory of the slots (the
+//! server's units of memory) is also charged to the server, because the server fills the pages of the memfd.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// Returns the largest number of bytes that the cgroup has held.
+    /// Returns the largest number of bytes that the cgroup has held, if the kernel reports it.
     fn peak_bytes(&self) -> Option<u64> {
         let read = |name| std::fs::read_to_string(self.0.join(name)).ok();
         let text = read("memory.max_usage_in_bytes").or_else(|| read("memory.peak"))?;
@@ -45,7 +45,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // The kernel removes the last process from the cgroup a moment after the process was waited for.
+        // The kernel may remove the last process from the cgroup only after the wait for the process has returned.
         for _ in 0..500 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -101,7 +101,7 @@ fn nor_over_tcp() {
 
 #[test]
 fn the_cgroup_does_kill() {
-    // Without Hanare, the same program is killed. This shows that the other tests can fail.
+    // Without Hanare, the same program must be killed. This shows that the other tests can fail.
     let Some(group) = Cgroup::new("native", 96 * MIB) else { return };
     let place = Place::new();
     let mut command = place.command("sh");

@@ -1,5 +1,6 @@
-//! Guards the C interface that the DLM paper describes. The paper's example compiles with plain `cc` against an
-//! installation by `make install`. It runs with the paper's `-f hostfile -n 2`, and finds its own arguments unchanged.
+//! Tests the C interface that the DLM paper describes. The paper's example must compile with plain `cc` against an
+//! installation by `make install`. It runs with the paper's `-f hostfile -n 2`, and must find its own arguments
+//! unchanged.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -56,7 +57,7 @@ fn the_papers_example_runs_on_memory_servers_and_on_a_private_one() {
     assert_eq!(outcome.text(), SAID);
     place.assert_nothing_left();
 
-    // The library finds the command that was installed with it.
+    // The installed library must find the command that was installed with it.
     let mut command = place.command(&example);
     command.env("PATH", format!("{}:/usr/bin:/bin", place.path("prefix/bin").display()));
     let outcome = place.run(command.args(["--mode=sigsegv", "--local=8M", WORDS]));
@@ -72,7 +73,7 @@ fn the_papers_example_runs_on_memory_servers_and_on_a_private_one() {
     refusals(&place, &example, &used.address);
 }
 
-/// Checks that each mistake ends the example with code 125 and one line, before its own work begins.
+/// Checks that each mistake ends the example with code 125 and one line, before the example's own work begins.
 fn refusals(place: &Place, example: &PathBuf, server: &str) {
     let bad = place.file("bad", format!("here 8\n{server} lots\n")).display().to_string();
     let cases: [(&[&str], &str); 5] = [

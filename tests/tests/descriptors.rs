@@ -1,6 +1,5 @@
-//! Guards against programs that act on all descriptors and all threads of their process, including Hanare's own. They
-//! close or use up all descriptors, change user and groups, or cancel threads. No word may be wrong, and nothing may
-//! hang.
+//! Tests programs that act on all descriptors and all threads of their process, including Hanare's own. They close or
+//! use up all descriptors, change user and groups, or cancel threads. No word may be wrong, and no program may hang.
 
 use std::time::Duration;
 
@@ -50,7 +49,8 @@ fn a_program_without_descriptors_keeps_its_memory() {
     all_right(&["full", "full-fork", "lower", "soft-first"]);
 }
 
-/// Far memory starts with the first large allocation in thread mode, and before the program in the other modes.
+/// Far memory starts with the first large allocation in thread mode, and before the program's `main` in the other
+/// modes.
 #[test]
 fn far_memory_that_cannot_start_for_want_of_descriptors_says_so() {
     let program = built().workload("descriptors");
@@ -75,8 +75,8 @@ fn a_descriptor_that_is_lost_all_the_same_ends_the_run() {
         outcome.assert_ended_by_us(code, "");
         if mode != "sigsegv" {
             let outcome = run(&Place::new(), mode, &[program, "8M", "raw-trap"]);
-            // The message depends on the thread that notices the loss first. It is the thread that waits for faults, or
-            // a thread that resolves them.
+            // The message depends on which thread notices the loss first: the thread that waits for faults, or a thread
+            // that resolves them.
             outcome.assert_ended_by_us(123, "");
             let told = ["userfaultfd is lost", "the program closed a descriptor of Hanare's"];
             assert!(told.iter().any(|part| outcome.stderr.contains(part)), "{outcome:?}");
@@ -108,7 +108,7 @@ fn user_and_groups_change_and_threads_are_cancelled_while_far_memory_is_busy() {
     }
 }
 
-/// Programs that start other programs close the descriptors that those programs must not inherit.
+/// Checks that programs can still start other programs and close the descriptors that those must not inherit.
 #[test]
 fn shells_and_python_start_programs_as_ever() {
     let python = "import subprocess, os, sys\n\

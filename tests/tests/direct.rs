@@ -1,13 +1,14 @@
-//! Guards the pages that transfers pin. Direct I/O, io_uring, libaio and other processes read and write far memory
-//! while its pages are evicted and fetched. No block may get wrong bytes. Unsupported calls are refused with an errno.
+//! Tests the pages that transfers pin. Direct I/O, io_uring, libaio and other processes read and write far memory while
+//! its pages are evicted and fetched. No block may get wrong bytes. Unsupported calls are refused with an errno.
 
 use hanare_tests::{Outcome, Place, Served, built, mode_works};
 
 const KINDS: [&str; 6] = ["pread", "write", "uring", "uring-fixed", "aio", "vmwrite"];
-/// Exit code of the workload if the kernel does not have the tested call.
+/// Exit code of the workload if the kernel lacks the tested call.
 const SKIPPED: i32 = 77;
 
-/// Returns a folder on a disk, where files accept O_DIRECT. The folder for temporary files may be in memory.
+/// Returns a directory on a disk, where files accept O_DIRECT. The directory for temporary files may be in memory,
+/// where they do not.
 fn on_disk(place: &Place) -> String {
     let folder = if std::path::Path::new("/var/tmp").is_dir() { "/var/tmp".into() } else { place.path(".") };
     folder.to_str().expect("a plain path").to_owned()
@@ -34,8 +35,8 @@ fn assert_right(outcome: &Outcome, what: &str) {
 fn transfers_into_far_memory_leave_no_wrong_block() {
     for mode in ["thread", "sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
         for page_size in ["4K", "64K", "auto"] {
-            // In sigsegv mode, Hanare cannot detect a write by another process before it is made. docs/modes.md warns
-            // of this.
+            // In sigsegv mode, Hanare cannot detect that another process will write to a page. docs/modes.md warns of
+            // this.
             for kind in KINDS.into_iter().filter(|kind| (mode, *kind) != ("sigsegv", "vmwrite")) {
                 let outcome = run(&["--mode", mode, "--page-size", page_size], "", kind);
                 assert_right(&outcome, &format!("{kind}, {mode} mode, {page_size} pages"));
@@ -44,8 +45,8 @@ fn transfers_into_far_memory_leave_no_wrong_block() {
     }
 }
 
-/// Some policies unmap pages to sample references. The bytes of the unmapped pages are in frames, beside frames that
-/// came from a server.
+/// Some policies unmap pages to sample references. The bytes of the unmapped pages are in frames, next to frames with
+/// bytes that came from a server. Checks that transfers that pin pages stay right with such policies.
 #[test]
 fn hidden_pages_are_none_that_transfers_hold() {
     let server = Place::new();
@@ -61,7 +62,8 @@ fn hidden_pages_are_none_that_transfers_hold() {
     }
 }
 
-/// If the kernel cannot move pages, Hanare cannot detect pinned pages. So it refuses the calls that would pin pages.
+/// If the kernel cannot move pages, Hanare cannot detect pinned pages. So it must refuse the calls that would pin
+/// pages.
 #[test]
 fn without_move_what_would_hold_pages_is_refused_and_no_block_is_wrong() {
     for mode in ["thread", "sigbus"].into_iter().filter(|mode| mode_works(mode)) {

@@ -1,5 +1,5 @@
-//! Guards the meaning of fork. A child sees its parent's memory as it was at the fork. Both continue to page within one
-//! budget. If that is impossible, the child ends, and never reads wrong bytes.
+//! Tests the meaning of fork. A child sees its parent's memory as it was at the fork. Both continue to page within one
+//! budget. If that is impossible, the child must end before it reads wrong bytes.
 
 use std::process::Command;
 
@@ -37,8 +37,8 @@ fn children_have_their_parents_memory() {
     }
 }
 
-/// A child inherits memory that was never evicted by the kernel's own fork. At that moment, no page of the memory may
-/// be unmapped, neither for reference sampling nor because the budget becomes shared.
+/// If memory was never evicted, a child inherits it through the kernel's own fork. At the fork, no page of this memory
+/// may be unmapped, neither for reference sampling nor because the processes now share the budget.
 #[test]
 fn children_inherit_what_never_left() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
@@ -56,7 +56,7 @@ fn children_inherit_what_never_left() {
     }
 }
 
-/// A new thread reads some data of the C library before its first function runs. So this data must be present when
+/// A new thread reads some data of the C library before its first function runs. So this data must be in memory when
 /// Hanare's own threads start in a child.
 #[test]
 fn children_of_programs_with_a_locale() {
@@ -74,8 +74,8 @@ fn children_of_programs_with_a_locale() {
     }
 }
 
-/// Clean pages that parent and child share are write-protected. To unmap such a page, the pager must not wait for a
-/// write that only the pager itself could resolve.
+/// Clean pages that parent and child share are write-protected. If the pager unmaps such a page, it must not wait for a
+/// write fault that only the pager itself could resolve.
 #[test]
 fn pages_shared_with_children_are_hidden() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
@@ -88,7 +88,7 @@ fn pages_shared_with_children_are_hidden() {
     }
 }
 
-/// The budget has fewer than two pages for each process. Every process gets two pages nevertheless.
+/// The budget is less than two pages for each process. Every process gets two pages nevertheless.
 #[test]
 fn children_with_hardly_any_pages() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
@@ -117,7 +117,8 @@ fn children_over_links() {
     }
 }
 
-/// The server keeps the memory that children share until the last child is gone, even if that child is killed.
+/// The server must keep the memory that children share until the last child has ended, and must then free it. This also
+/// holds if the last child is killed.
 #[test]
 fn a_killed_child_leaves_nothing_on_a_server() {
     let place = Place::new();
@@ -131,8 +132,8 @@ fn a_killed_child_leaves_nothing_on_a_server() {
     assert_eq!(status(&server.address).slots, 0);
 }
 
-/// A child that outlives its parent and the command keeps its memory. The command writes its report before the child
-/// ends. The private server ends with the child.
+/// A child that outlives its parent and the `hanare` command must keep its memory. The command writes its report before
+/// the child ends. The private server ends with the child.
 #[test]
 fn a_child_outlives_the_command() {
     for (mode, local) in [("thread", "4M"), ("thread", "64M"), ("sigsegv", "4M")] {
@@ -154,8 +155,8 @@ fn a_child_outlives_the_command() {
     }
 }
 
-/// A program that a process executes does its own paging and shares the one budget. This also works if the process has
-/// closed all descriptors except the standard ones.
+/// If a process executes another program, that program pages its own memory and shares the one budget. This must also
+/// work if the process has closed all descriptors except the standard ones.
 #[test]
 fn programs_that_are_executed_share_the_budget() {
     if !mode_works("thread") {
@@ -258,7 +259,7 @@ print('ok')
 }
 
 /// A process may change its root to a directory without the private server's socket, `/dev` and `/proc`. It may do so
-/// before or after it forks.
+/// before or after it forks. Its children must still reach their memory.
 #[test]
 fn children_have_their_memory_where_no_path_leads_to_its_server() {
     if !rustix::process::geteuid().is_root() {
@@ -268,8 +269,8 @@ fn children_have_their_memory_where_no_path_leads_to_its_server() {
     let program = built().workload("elsewhere");
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         for way in ["chroot", "mounts", "noproc", "chroot-child", "mounts-child", "noproc-child"] {
-            // A program whose memory fits into the budget never evicts a page. Its child is then dormant: it starts to
-            // page only when it allocates.
+            // A program whose memory fits into the budget never evicts a page. Its child is then dormant: the child
+            // starts to page only when it allocates.
             for (local, size) in [("4M", "16M"), ("64M", "2M")] {
                 let place = Place::new();
                 let mut command = place.hanare(["run", "--local", local, "--mode", mode, "--"]);

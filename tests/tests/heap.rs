@@ -1,6 +1,6 @@
-//! Guards the allocator. Allocating and freeing access no far page and cause no fault, for all sizes of blocks and
-//! pages. Blocks keep their bytes. A bad pointer is reported and never used. (The DLM papers' allocator also kept its
-//! bookkeeping outside the blocks, but its free took 291 times as long as malloc's.)
+//! Tests the allocator. Allocating and freeing must access no far page and cause no fault, for all sizes of blocks and
+//! pages. Blocks must keep their bytes. A bad pointer must be reported and never used. (The DLM papers' allocator also
+//! kept its bookkeeping outside the blocks, but its free took 291 times as long as malloc's.)
 
 use hanare_tests::{Outcome, Place, built, figures, mode_works, system_calls_work_on_far_pages};
 
@@ -21,7 +21,8 @@ fn allocating_and_freeing_touch_no_far_page_and_blocks_keep_their_bytes() {
     place.assert_nothing_left();
 }
 
-/// A program that starts far memory itself forks while its threads allocate. Allocation also works in its children.
+/// A program that starts far memory by a call of the library forks while its threads allocate. Allocation must also
+/// work in its children.
 #[test]
 fn programs_that_use_the_library_fork_without_waiting() {
     let place = Place::new();
@@ -35,7 +36,8 @@ fn programs_that_use_the_library_fork_without_waiting() {
     place.assert_nothing_left();
 }
 
-/// The program of the DLM paper on memory management runs by itself and under `hanare run`.
+/// The program of the DLM paper on memory management runs alone and under `hanare run`. Freeing its far tree must cause
+/// no fault.
 #[test]
 fn freeing_every_node_of_a_tree_that_is_far_takes_no_fault() {
     let place = Place::new();
@@ -60,8 +62,8 @@ fn freeing_every_node_of_a_tree_that_is_far_takes_no_fault() {
     place.assert_nothing_left();
 }
 
-/// The runs use the default page size, and base pages. With base pages, the tables of the pager and of the policy are
-/// largest, because each base page has an entry.
+/// Checks the amount of near memory (memory that is never evicted), with the default page size and with base pages.
+/// With base pages, the tables of the pager and of the policy are largest, because each base page needs an entry.
 #[test]
 fn memory_that_is_not_allocated_costs_little_near_memory() {
     for page_size in ["auto", "4K"] {
@@ -110,7 +112,7 @@ fn mistakes_end_with_a_line_that_names_the_pointer() {
     place.assert_nothing_left();
 }
 
-/// Checks the two lines on standard error. The program prints the bad pointer, and Hanare's line names the same
+/// Checks the two lines on standard error. The program prints the bad pointer, and Hanare's line must name the same
 /// pointer.
 #[track_caller]
 fn assert_told(outcome: &Outcome, mistake: &str, said: &str) {
@@ -128,7 +130,7 @@ fn calls_before_the_start_say_so_once() {
     assert!(outcome.stderr.starts_with("hanare: dlm_alloc() before dlm_startup()"), "{outcome:?}");
 }
 
-/// With `--far all` even the smallest block is far. The programs print the same as without Hanare.
+/// With `--far all`, even the smallest block is far. The programs must print the same as without Hanare.
 #[test]
 fn programs_run_with_every_allocation_far() {
     if !system_calls_work_on_far_pages() {

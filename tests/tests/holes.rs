@@ -1,5 +1,5 @@
-//! Guards the server's pages if a program frees memory in any pattern. Freeing neither blocks the program nor loses
-//! other pages. A budget in percent works with every page size.
+//! Tests the server's pages if a program frees memory in any pattern. Freeing must neither block the program nor lose
+//! other pages. A budget in percent must work with every page size.
 
 use hanare_tests::{Outcome, Place, Served, built, mode_works, rounds, status, until};
 
@@ -9,8 +9,8 @@ fn run(place: &Place, server: &Served, flags: &[&str], args: &[&str]) -> Outcome
     place.run(&mut command)
 }
 
-/// Guards against a deadlock. If there were more discards than the queue holds, the thread that freed memory waited for
-/// room in the queue. It held locks that the writer needed to make room.
+/// Guards against a deadlock. A thread freed so much memory that the queue of discards was full. It waited for room in
+/// the queue while it held locks that the writer needed to make room.
 #[test]
 fn every_second_page_of_much_memory_is_given_back_without_anyone_waiting() {
     let place = Place::new();
@@ -22,8 +22,8 @@ fn every_second_page_of_much_memory_is_given_back_without_anyone_waiting() {
     place.assert_nothing_left();
 }
 
-/// Guards against a lost write. A slot of 2 MiB was discarded while some of its pages were still on their way to the
-/// server.
+/// Guards against a lost write. A slot of 2 MiB (the server's unit of memory) was discarded while some of its pages
+/// were still in transit to the server.
 #[test]
 fn a_page_on_its_way_is_not_discarded_with_its_neighbour() {
     for mode in ["thread", "sigbus", "sigsegv"] {
@@ -54,8 +54,8 @@ fn a_share_of_what_is_allocated_works_with_every_page_size_over_tcp() {
     place.assert_nothing_left();
 }
 
-/// Guards against lost bytes. Prefetched pages read as zeroes after the program had unmapped their neighbours. The
-/// discard of the neighbours had removed a whole slot.
+/// Guards against lost bytes. After the program had unmapped the neighbours of prefetched pages, these pages read as
+/// zeroes. The discard of the neighbours had removed a whole slot (the server's unit of memory).
 #[test]
 fn what_is_fetched_ahead_beside_a_hole_is_whole() {
     for mode in ["thread", "sigbus"].into_iter().filter(|mode| mode_works(mode)) {

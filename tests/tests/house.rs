@@ -1,4 +1,4 @@
-//! Guards the structure of the code. The modules of a crate are the files beside its `lib.rs`. They must not depend on
+//! Tests the structure of the code. The modules of a crate are the files next to its `lib.rs`. They must not depend on
 //! each other in circles. Files and functions must stay short.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,7 +116,8 @@ fn function_in(line: &str) -> Option<&str> {
 }
 
 /// Returns the functions of a formatted source that are too long, each with its number of lines. A function ends at the
-/// first brace that is indented as its first line. A declaration without a body ends at a semicolon.
+/// first closing brace that has the same indentation as its first line. A declaration without a body ends at a
+/// semicolon.
 fn long_functions(source: &str) -> Vec<(String, usize)> {
     let lines: Vec<&str> = source.lines().collect();
     let depth = |line: &str| line.len() - line.trim_start().len();

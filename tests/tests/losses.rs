@@ -1,7 +1,7 @@
-//! Guards shared memory against failures of its ranks. A rank is killed or stopped in any phase. Strangers connect to
-//! the sockets of the ranks. A signal handler accesses shared memory in the middle of a call. A limit is too low to
-//! start. In each case, every rank ends with a line and the documented exit code, or the job continues. No rank waits
-//! for ever.
+//! Tests how a job with shared memory survives failures of its ranks. A rank is killed or stopped in any phase.
+//! Strangers connect to the sockets of the ranks. A signal handler accesses shared memory in the middle of a call. A
+//! limit is too low to start. In each case, every rank must end with a message and the documented exit code, or the job
+//! must continue. No rank may wait for ever.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use hanare_tests::{Outcome, Place, built, installed, until};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Longest time until all ranks have ended after one rank was killed. It includes the program's time before the kill.
+/// Maximum time until all ranks have ended after one rank was killed. It includes the program's time before the kill.
 const SOON: Duration = Duration::from_secs(5);
 const PHASES: [&str; 7] = ["start", "meet", "barrier", "lock", "wait", "transfer", "shutdown"];
-/// The directory of shared memory objects that are made without memfd.
+/// The directory of shared memory objects that are created without memfd.
 const SHM: &str = "/dev/shm";
 
 fn launch(place: &Place, flags: &[&str], program: &[&str]) -> Outcome {
@@ -91,7 +91,7 @@ fn a_signal_handler_touches_shared_memory_in_the_middle_of_any_call() {
     place.assert_nothing_left();
 }
 
-/// SIGTERM must end a rank that waits in a call. The length of the call must not matter.
+/// SIGTERM must end a rank that waits in a call, however long the call would take.
 #[test]
 fn a_signal_reaches_a_rank_that_waits_in_a_call_at_once() {
     let place = Place::new();
@@ -106,7 +106,7 @@ fn a_signal_reaches_a_rank_that_waits_in_a_call_at_once() {
     assert!(began.elapsed() < SOON && outcome.code != Some(0), "after {:?}: {outcome:?}", began.elapsed());
 }
 
-/// Makes the command for one of two ranks that meet by TCP and are started without a launcher.
+/// Makes the command for one of two ranks that are started without a launcher and connect by TCP.
 fn rank(place: &Place, address: &str, rank: u32) -> Command {
     let mut command = place.command(built().workload("litmus"));
     command.arg("20").env("HANARE_RANK", rank.to_string()).env("HANARE_RANKS", "2").env("HANARE_RANK0", address);
@@ -165,7 +165,8 @@ fn a_folder_of_somebody_elses_is_refused() {
     }
 }
 
-/// Another user may enter any folder, as a program with CAP_DAC_OVERRIDE does, and connect to the ranks' sockets in it.
+/// A program with CAP_DAC_OVERRIDE plays another user that may enter any directory. It connects to the sockets of the
+/// ranks, and must be disconnected.
 #[test]
 fn another_user_at_the_socket_of_a_rank_is_dropped() {
     if !rustix::process::geteuid().is_root() || !installed("setpriv", "util-linux") || !installed("python3", "python3")
@@ -194,8 +195,8 @@ fn another_user_at_the_socket_of_a_rank_is_dropped() {
     assert!(first.code == Some(0) && second.code == Some(0), "{first:?}, {second:?}");
 }
 
-/// `ulimit` sets each limit in the shell that starts a rank. The test starts one rank alone, and two ranks with a limit
-/// each.
+/// `ulimit` sets each limit in the shell that starts a rank. The test starts one rank alone, and two ranks with one
+/// limit each.
 #[test]
 fn limits_too_low_to_start_are_one_line() {
     let place = Place::new();
@@ -229,8 +230,8 @@ fn limits_too_low_to_start_are_one_line() {
     place.assert_nothing_left();
 }
 
-/// The thread-local variables of a library that is opened late are made at their first use. That would call malloc in
-/// the middle of a fault.
+/// The thread-local variables of a library that is loaded late are allocated at their first use. Guards against a call
+/// of malloc for them in the middle of a fault.
 #[test]
 fn a_library_opened_late_allocates_nothing_while_memory_is_touched() {
     let place = Place::new();
@@ -239,8 +240,8 @@ fn a_library_opened_late_allocates_nothing_while_memory_is_touched() {
     {
         let mut command = place.command(built().workload("late"));
         command.arg(built().profile_dir.join(library)).env("HANARE_BIN", built().hanare()).env("HANARE_LOCAL", "16M");
-        // libhanare.so has thread-local variables that need space reserved at the start. Without this setting, the
-        // dynamic linker refuses the library.
+        // libhanare.so has thread-local variables that need space reserved at the program's start. Without this
+        // setting, the dynamic linker refuses to load the library.
         command.env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=8192");
         if !mode.is_empty() {
             command.env("HANARE_MODE", mode);

@@ -1,5 +1,5 @@
-//! Guards against a run that ends because it has too many mappings. If each page traps by its own protection, mappings
-//! are split. Their number is limited (vm.max_map_count).
+//! Guards against a run that ends because it has too many mappings. If each page traps by its own protection, the
+//! kernel splits mappings. Their number is limited (vm.max_map_count).
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use hanare_tests::{Place, Served, built, figures};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Accesses 131,072 pages at random, with half of their 512 MiB local. The number of borders between local and evicted
-/// pages reaches the limit on mappings.
+/// Accesses 131,072 pages at random, with half of their 512 MiB local. The number of boundaries between resident and
+/// evicted pages reaches the limit on mappings.
 fn pages_at_random(flags: &[&str], disable: &str) {
     let place = Place::new();
     let json = place.path("json");
@@ -33,7 +33,8 @@ fn nor_do_they_where_the_kernel_has_no_guards() {
     pages_at_random(&["--local", "256M"], "guards");
 }
 
-/// Over a link, clean pages are write-protected while there are enough mappings. So dirty pages are known.
+/// With a link to a server, clean pages are write-protected while there are enough mappings, so that the pager knows
+/// which pages are dirty.
 #[test]
 fn nor_do_they_over_a_link() {
     let place = Place::new();

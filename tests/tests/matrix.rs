@@ -1,7 +1,7 @@
 //! Guards against lost, torn and stale words. Eight threads read and write one array at random. The budget is a quarter
 //! of the array's size. The test covers every trap mode and every page size, with each kernel feature switched off in
 //! turn. Every word that a thread reads is compared with the last word written there. `HANARE_TEST_ROUNDS` multiplies
-//! the runs.
+//! the number of runs.
 
 use hanare_tests::{Place, Served, built, figures, mode_works, rounds};
 
@@ -18,8 +18,8 @@ struct Cell<'a> {
 }
 
 impl Cell<'_> {
-    /// Returns the number of accesses of each thread. There are enough to evict and fetch every page often, but the
-    /// slowest cell takes only seconds.
+    /// Returns the number of accesses of each thread. The number is large enough to evict and fetch every page often,
+    /// and small enough that the slowest run takes only seconds.
     fn ops(&self) -> u32 {
         match (self.mode, self.page_size) {
             ("sigsegv", "2M") => 100,
@@ -36,7 +36,7 @@ impl Cell<'_> {
         if self.page_size == "2M" { ("32M", "8M") } else { ("16M", "4M") }
     }
 
-    /// Runs the workload with these settings and `flags`. `expected` is the mode that the run must have used.
+    /// Runs the workload with these settings and `flags`. `expected` is the trap mode that the run must have used.
     fn run(&self, flags: &[&str], expected: &str) {
         for round in 0..rounds() {
             let place = Place::new();
@@ -59,7 +59,8 @@ impl Cell<'_> {
     }
 }
 
-/// Runs the workload at every page size, once with separate and once with shared pages.
+/// Runs the workload at every page size. In one run, each thread has its own pages. In the other, the threads share
+/// pages.
 fn every_page_size(mode: &str, expected: &str, disable: &str) {
     for page_size in PAGE_SIZES {
         for share in [false, true] {
@@ -116,8 +117,8 @@ fn over_links() {
     let both = [one[0], one[1], "--server", unix.address.as_str()];
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         for page_size in PAGE_SIZES {
-            // Over a link, pages of 16K are fetched in runs of several pages. If frames cannot be moved, pages of every
-            // size are fetched in runs.
+            // Over a link, pages of 16K are fetched in runs of several pages. If the kernel cannot move frames, pages
+            // of every size are fetched in runs.
             Cell { mode, page_size, share: true, disable: "" }.run(&one, mode);
             Cell { mode, page_size, share: false, disable: "move,guards" }.run(&both, mode);
         }
@@ -141,8 +142,8 @@ fn policies_and_prefetchers_over_a_link() {
     }
 }
 
-/// Guards the time between a page's arrival and its protection. A signal handler runs while its thread waits for a
-/// page, and the handler writes to that page.
+/// Tests the time between a page's arrival and its protection. A signal handler runs while its thread waits for a page,
+/// and the handler writes to that page.
 #[test]
 fn signals_write_to_the_page_that_is_waited_for() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {

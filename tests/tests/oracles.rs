@@ -17,8 +17,8 @@ fn imports_it(python: &OsString) -> bool {
     import.status().is_ok_and(|status| status.success())
 }
 
-/// Returns a python with libcachesim. It is the python that `HANARE_TEST_PYTHON` names, or one in an environment that
-/// this test creates. If there is none, prints a line.
+/// Returns a python with libcachesim: the python that `HANARE_TEST_PYTHON` names, or one in an environment that this
+/// test creates. If neither works, prints a line and returns `None`.
 fn python(place: &Place) -> Option<OsString> {
     if let Some(python) = std::env::var_os("HANARE_TEST_PYTHON").filter(imports_it) {
         return Some(python);

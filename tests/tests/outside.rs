@@ -1,5 +1,5 @@
-//! Guards how far memory looks from outside the program, as docs/debugging.md describes it. Zeroes must never replace
-//! evicted bytes.
+//! Tests how far memory appears to other processes, as docs/debugging.md describes it. Zeroes must never appear in
+//! place of evicted bytes.
 
 use hanare_tests::{Place, mode_works, until};
 
@@ -42,8 +42,7 @@ for name, read in (('call', call), ('file', file)):
     print(name, seen['right'], seen['refused'], seen['wrong'])
 ";
 
-/// Returns the numbers of right, refused and wrong pages, first as process_vm_readv reads them, then as the memory's
-/// file shows them.
+/// Returns the numbers of right, refused and wrong pages: first for process_vm_readv, then for the file /proc/PID/mem.
 fn look(mode: &str) -> [[u64; 3]; 2] {
     look_without(mode, "")
 }
@@ -88,12 +87,12 @@ fn in_sigbus_mode_another_process_is_refused_pages_that_are_away() {
 
 #[test]
 fn in_sigsegv_mode_another_process_call_is_refused_pages_that_are_away() {
-    // docs/debugging.md describes what the memory's file shows in this mode.
+    // docs/debugging.md describes what /proc/PID/mem shows in this mode.
     let [[right, refused, wrong], _] = look_without("sigsegv", "guards");
     assert!(right > 50 && refused > 200 && wrong == 0, "{right} right, {refused} refused, {wrong} wrong");
 }
 
-/// Guards against zeroes that another process reads and takes for data.
+/// Guards against zeroes that another process reads in place of evicted bytes.
 #[test]
 fn in_sigsegv_mode_with_guards_another_process_is_refused_pages_that_are_away() {
     if hanare_sys::features::Features::probe(&hanare_sys::features::Disabled::default()).guards {

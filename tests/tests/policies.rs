@@ -1,5 +1,5 @@
-//! Guards against a policy or a prefetcher that loses or tears a word. Every policy runs with every prefetcher, in
-//! every trap mode. The workload checks every word that it reads.
+//! Guards against a policy or a prefetcher that makes the engine lose or tear a word. Every policy runs with every
+//! prefetcher, in every trap mode. The workload checks every word that it reads.
 
 use hanare_settings::{POLICIES, PREFETCHERS};
 use hanare_tests::{Place, built, figures, mode_works};

@@ -1,4 +1,4 @@
-//! Guards the purpose of Hanare. Unmodified programs of the distribution use far more memory than their budget. They
+//! Tests the purpose of Hanare: unmodified programs of the distribution use far more memory than their budget, and
 //! print byte for byte the same as without Hanare.
 
 use std::ffi::OsStr;
@@ -136,7 +136,8 @@ fn xz_there_and_back() {
     if !system_calls_work_on_far_pages() {
         return;
     }
-    // The text is short, because each of the two threads uses 670 MB sparsely: -9 hashes every byte to a random page.
+    // The text is short, because each of the two threads of `-9` uses 670 MB sparsely: it hashes every byte to a random
+    // page.
     let place = Place::new();
     let text = text(&place, 1_000_000);
     let args = ["-9", "-T2", "--block-size=512KiB", "-c"];
@@ -153,7 +154,7 @@ fn sqlite_in_memory() {
     if !system_calls_work_on_far_pages() {
         return;
     }
-    // SQLite gets its page cache as one large block, because its small allocations stay near.
+    // SQLite gets its page cache as one large block. Its other allocations are small, and small blocks are not far.
     let sql = "\
 create table t as with recursive c(i) as (select 1 union all select i + 1 from c where i < 200000)
   select i, i * 7919 % 200003 as k, hex(i * 31) || '-----------------------------------' as s from c;
@@ -184,7 +185,8 @@ fn checks_itself(far: &str, program: &[&str], paged_bytes: u64) -> (Outcome, Fig
     (outcome, seen)
 }
 
-/// Runs two processes at a time. They traverse their memory in about thirty ways and check its contents.
+/// Runs two stress-ng processes at the same time. They traverse their memory in about thirty ways and check its
+/// contents.
 #[test]
 fn stress_ng_verifies() {
     if !installed("stress-ng", "stress-ng") || !system_calls_work_on_far_pages() {
@@ -207,7 +209,8 @@ fn memtester_finds_no_fault() {
     let size = if is_full() { "64M" } else { "2M" };
     let place = Place::new();
     let json = place.path("json");
-    // memtester traverses both halves of its memory word by word, many times. That would take minutes with base pages.
+    // memtester traverses both halves of its memory word by word, many times. That would take minutes with base pages,
+    // so this test uses larger pages.
     let mut command = place.hanare(["run", "--local", "25%", "--page-size", "64K", "--stats-json"]);
     let outcome = place.run(command.arg(&json).args(["--", "memtester", size, "1"]));
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
@@ -216,7 +219,7 @@ fn memtester_finds_no_fault() {
     place.assert_nothing_left();
 }
 
-/// Returns a C source with the given number of functions, each with a type of its own.
+/// Returns a C source with the given number of functions, each with a separate type.
 fn source(functions: usize) -> String {
     let function = |n: usize| {
         format!(
@@ -258,8 +261,8 @@ fn gcc_compiles_to_the_same_object() {
     place.assert_nothing_left();
 }
 
-/// Runs one of our Python scripts natively, and with a quarter of its far memory local, for `--far large` and `--far
-/// all`.
+/// Runs one of this project's Python scripts natively, and with a quarter of its far memory local, for `--far large`
+/// and `--far all`.
 fn python_says_the_same(module: &str, script: &str, size: &str, paged_bytes: u64) {
     let Some(python) = python_with(module) else { return };
     if !system_calls_work_on_far_pages() {
@@ -291,7 +294,7 @@ print(round(found.inertia_, 3), found.labels_[::each // 3].tolist())
     python_says_the_same("sklearn", script, if is_full() { "200000" } else { "10000" }, 16 << 20);
 }
 
-/// Runs the C Clustering Library. The clustering programs of the papers page the same kind of distance matrices.
+/// Runs the C Clustering Library. It uses the same kind of distance matrices as the clustering programs of the papers.
 #[test]
 fn biopython_finds_the_tree() {
     let script = "\

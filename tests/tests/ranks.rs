@@ -1,5 +1,5 @@
-//! Guards the programs that share memory, and the ways to start them. Every workload gives its serial result bit for
-//! bit, for all numbers of ranks, protocols and transfers. The same holds under srun and mpirun.
+//! Tests the programs that share memory, and the ways to start them. Every workload must give its serial result bit for
+//! bit, for all numbers of ranks, protocols and transfers. The same must hold under srun and mpirun.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -93,7 +93,7 @@ fn ranks_of_mpirun_meet_on_one_host_and_by_tcp() {
     }
 }
 
-/// A Slurm cluster with a controller and three hosts, which are this machine under three names.
+/// A Slurm cluster with a controller and three hosts. All hosts are this machine under different names.
 struct Slurm<'a> {
     place: &'a Place,
     config: std::path::PathBuf,
@@ -154,7 +154,8 @@ fn ranks_of_srun_meet_across_hosts() {
     command.env("HANARE_RANK0", format!("127.0.0.1:{port}")).args(["-N", "3", "-n", "3"]);
     command.arg(built().workload("laplace")).args(["-i", "10", "--verify"]);
     check(&place.start(&mut command).finish(LIMIT), "srun");
-    // Only Slurm knows the hosts' names. So every rank must name the host that it cannot find.
+    // Only Slurm knows the hosts' names, and the resolver does not. So every rank must print the name of the host that
+    // it cannot find.
     let mut command = slurm.command("srun");
     command.args(["-N", "3", "-n", "3"]).arg(built().workload("laplace"));
     let outcome = place.start(&mut command).finish(LIMIT);

@@ -1,5 +1,5 @@
-//! Guards the typical work of redis. It forks a child that saves the memory of that moment, and clients write to the
-//! parent meanwhile. The saved dataset must be the dataset at the fork, word for word.
+//! Tests the typical work of redis. It forks a child that saves a snapshot of its memory, while clients write to the
+//! parent. The saved dataset must be the dataset at the fork, word for word.
 
 use std::path::Path;
 
@@ -41,8 +41,8 @@ fn write(place: &Place, socket: &Path, keys: &str, tests: &str) {
     assert_eq!(outcome.text().lines().count(), 1 + tests.split(',').count(), "a line for each test: {outcome:?}");
 }
 
-/// Runs redis with `--far all` or with the default. With `--far all`, the values of redis are far. With the default,
-/// only its tables are far.
+/// Runs redis with `--far all` or with the default setting. With `--far all`, the values of redis are far. With the
+/// default, only its large tables are far.
 fn saves_while_it_is_written_to(far: &str, paged_bytes: u64) {
     let place = Place::new();
     let (socket, json) = (place.path("s"), place.path("json"));

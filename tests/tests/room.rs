@@ -1,6 +1,6 @@
-//! Guards that a program learns of a lack of memory in time. If servers, quotas or the spill disk have no room, malloc
-//! and mmap return ENOMEM, and all allocated memory keeps its bytes. If a program uses memory without a reservation and
-//! there is no room, it ends with exit code 121.
+//! Tests that a program learns of a lack of memory in time. If servers, quotas or the spill disk have no free space,
+//! malloc and mmap must return ENOMEM, and all allocated memory must keep its bytes. If a program uses memory without a
+//! reservation and no space is free, it must end with exit code 121.
 
 use hanare_tests::{Outcome, Place, Served, built, figures, status, until};
 
@@ -38,8 +38,9 @@ fn a_program_gets_enomem_when_its_server_has_no_more_room() {
         for args in [&["1M"][..], &["1M", "--mmap"], &["200K"]] {
             println!("{page_size} pages, {args:?}");
             let bytes = refused_after(fill(&place, &flags, args), &server.address);
-            // The program must get most of the room, and never more than all of it. Some room is lost in pages that
-            // small blocks do not fill, and in extents of scattered pages. A block of 1 MiB has pages of its own.
+            // The program must get most of the server's memory, and never more than all of it. Some memory is lost in
+            // pages that small blocks do not fill, and in partly used placement extents. A block of 1 MiB shares no
+            // page with other blocks.
             let least = match (page_size, args) {
                 ("2M", _) => 10 * M,
                 (_, ["200K"]) => 16 * M,
@@ -92,7 +93,7 @@ fn a_server_that_refuses_by_its_quota_is_named_with_it() {
     );
     assert!((9 * M..=16 * M).contains(&bytes), "{bytes} bytes");
 
-    // With `always`, a program reserves no room, so it reaches the quota in the middle of its work.
+    // With `always`, a program reserves no memory on the server, so it reaches the quota in the middle of its work.
     let outcome = fill_with(&place, &["--server", &server.address], &["1M", "--most", "40"], "always");
     outcome.assert_ended_by_us(121, "quota of 16777216 bytes");
 
@@ -109,13 +110,13 @@ fn what_is_allocated_and_not_touched_counts_only_where_that_is_asked_for() {
     let place = Place::new();
     let server = Served::tcp(&place, "32M");
     let flags = ["--server", &server.address];
-    // The program allocates twice the server's room, and accesses none of it before the last allocation.
+    // The program allocates twice the server's memory. It accesses none of the memory before the last allocation.
     let at_once = ["1M", "--at-once", "64", "--most", "64"];
     fill_with(&place, &flags, &at_once, "heuristic").assert_ended_by_us(121, "full");
     until("its slots are free", || status(&server.address).slots == 0);
     let bytes = refused_after(fill_with(&place, &flags, &at_once, "never"), &server.address);
     assert!((20 * M..=32 * M).contains(&bytes), "{bytes} bytes");
-    // A single allocation that can never fit is refused with both settings.
+    // A single allocation that exceeds the server's memory is refused with both settings.
     let outcome = fill(&place, &flags, &["64M"]);
     assert!(outcome.text().starts_with("ok fill 0 bytes, then no more"), "{outcome:?}");
     place.assert_nothing_left();

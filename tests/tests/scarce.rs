@@ -1,5 +1,6 @@
-//! Guards shared memory that is larger than the memory of its ranks. Home pages are written to memory servers and read
-//! again. Results stay right, and the limit is never exceeded. The loss or lack of a server ends every rank.
+//! Tests shared memory that is larger than the memory of its ranks. Home pages are written to memory servers and read
+//! again. Results must stay right, and the limit must never be exceeded. If a server is lost or missing, every rank
+//! must end.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ const TRANSFERS: [&str; 2] = ["message", "zero-copy"];
 const LIMIT: Duration = Duration::from_secs(120);
 /// The lowest limit that the command allows for a rank, in bytes.
 const LEAST: u64 = 256 << 10;
-/// Number of bytes beyond the limit that pages in transit may take.
+/// Number of bytes by which pages in transit may exceed the limit.
 const SLACK: u64 = 128 << 10;
 
 /// Runs a workload with its verification. Returns its counts as sums over the ranks, and the counts of each rank.
@@ -43,7 +44,7 @@ fn assert_within(ranks: &[Value], local: u64, case: &str) {
     }
 }
 
-/// Each rank has several times more home pages than it may keep in memory. It accesses all of them between two
+/// Each rank has several times more home pages than it may keep in memory, and accesses all of them between two
 /// barriers.
 #[test]
 fn workloads_that_do_not_fit_give_their_serial_results() {
@@ -70,8 +71,8 @@ fn workloads_that_do_not_fit_give_their_serial_results() {
     place.assert_nothing_left();
 }
 
-/// The limit is so low that diffs are often sent to the home before the next release. The limit is below the command's
-/// minimum.
+/// The limit is below the command's minimum. It is so low that diffs are often sent to the home before the next
+/// release.
 #[test]
 fn no_outcome_is_seen_that_release_consistency_forbids() {
     let place = Place::new();
@@ -116,8 +117,8 @@ fn homes_that_move_take_their_pages_along() {
     place.assert_nothing_left();
 }
 
-/// LAPLACE's two grids of 1024 x 1024 doubles take 16 MiB, and the ranks keep 3 MiB. So in every iteration, all pages
-/// of the grids pass through the ranks' memory.
+/// LAPLACE's two grids of 1024 x 1024 doubles take 16 MiB, and the ranks keep 3 MiB in memory. So in every iteration,
+/// all pages of the grids are evicted and fetched.
 #[test]
 fn a_region_several_times_the_ranks_memory_is_paged_and_clean_pages_are_not_written() {
     let place = Place::new();
@@ -163,8 +164,8 @@ fn pages_go_to_named_servers_and_every_policy_keeps_them() {
     }
 }
 
-/// One rank loops over four times as many pages as it keeps. FIFO evicts each page before the next access. LIRS keeps a
-/// part of the loop.
+/// One rank loops over four times as many pages as it may keep in memory. FIFO evicts each page before its next access.
+/// LIRS keeps a part of the loop.
 #[test]
 fn the_policy_says_which_shared_pages_leave() {
     let place = Place::new();
@@ -194,8 +195,9 @@ fn a_prefetcher_reads_shared_pages_ahead() {
     place.assert_nothing_left();
 }
 
-/// Every rank writes to pages of all other ranks, and has room for half of the pages that it uses. With so little room,
-/// a rank that reserves none for twins (copies before a write) and other copies would fail at once.
+/// Every rank writes to pages of all other ranks, and has memory for half of the pages that it uses. A rank must
+/// reserve some of it for copies such as twins (copies of pages before a write). Without this reservation, it would
+/// soon fail.
 #[test]
 fn a_hash_table_stays_right_and_within_the_budget() {
     const LOCAL: u64 = 48 << 10;
@@ -245,7 +247,7 @@ fn what_the_private_server_has_no_memory_for_is_spilled() {
     place.assert_nothing_left();
 }
 
-/// Starts a long LAPLACE. Waits until `pages` returns true, which shows that its pages are on a server.
+/// Starts a long LAPLACE. Waits until `pages` returns true, which means that its pages are on a server.
 fn run_until_it_pages(place: &Place, flags: &[&str], pages: impl Fn() -> bool) -> hanare_tests::Running {
     let mut command = place.command(built().hanare());
     command.args(["launch", "-n", "3", "--local", "1M"]).args(flags).arg("--");

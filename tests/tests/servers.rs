@@ -1,13 +1,13 @@
 //! Guards against a program that hangs on its memory or continues with wrong bytes. If a memory server is killed, lies
-//! or falls silent, the run ends with a documented exit code and one line that names the server. Several servers share
-//! the pages in proportion to their sizes. When one server is full, the next one is used. When all are full, a line
-//! says so.
+//! or stops answering, the run must end with a documented exit code and one line that names the server. Several servers
+//! share the pages in proportion to their sizes. When one server is full, the next one is used. When all are full, a
+//! message must say so.
 
 use std::time::{Duration, Instant};
 
 use hanare_tests::{Hostile, Lie, PATIENCE, Place, Running, Served, built, figures, mode_works, status, until};
 
-/// Longest time between the end of a server and the end of its program.
+/// Maximum time between the end of a server and the end of its program.
 const SOON: Duration = Duration::from_secs(5);
 
 /// Starts a program that pages until a signal ends it, with a budget far below its size. `args` name the servers.
@@ -17,7 +17,7 @@ fn paging_for_long(place: &Place, args: &[&str]) -> Running {
     place.start(&mut command)
 }
 
-/// Waits until many pages have been written to the server at `address` and read again.
+/// Waits until many pages have been written to the server at `address` and read back.
 fn until_pages_came_back(address: &str) {
     until("pages have come back", || status(address).read_bytes > 64 << 20);
 }
@@ -55,7 +55,8 @@ fn a_killed_private_server_ends_the_run() {
         let place = Place::new();
         let run = paging_for_long(&place, &["--mode", mode]);
         until("the private server is there", || place.private_server().is_some());
-        // The pause lets the program reach the middle of its paging. The program must end after a pause of any length.
+        // The pause lets the program get into the middle of its paging. Any length of the pause is valid, because the
+        // program must end in each case.
         std::thread::sleep(Duration::from_millis(500));
         let server = place.private_server().and_then(rustix::process::Pid::from_raw).expect("the private server");
         rustix::process::kill_process(server, rustix::process::Signal::KILL).expect("a server of this test's");
@@ -133,7 +134,7 @@ fn a_stopped_server_counts_as_silent() {
 }
 
 /// Guards against starvation. With several servers, a waiting thread polled all links without pause. The scheduler
-/// sometimes preferred it to all other threads on its CPU, so servers on the same host did not run.
+/// sometimes preferred this thread to all others on its CPU, so the servers on the same host did not run.
 #[test]
 fn who_waits_for_one_of_several_servers_leaves_the_cpu_to_them() {
     use rustix::process::Signal;
@@ -169,10 +170,11 @@ fn a_pause_of_program_and_server_is_no_silence() {
     let run = place.start(&mut command);
     until_pages_came_back(&server.address);
     server.signal(Signal::STOP);
-    // After this pause, the program waits for a page from the stopped server.
+    // The program is expected to wait for a page of the stopped server after this pause.
     std::thread::sleep(Duration::from_millis(200));
     run.signal(Signal::STOP);
-    // The pause is longer than the limit for a silent server. This happens if Ctrl-Z stops a job that continues later.
+    // The server is stopped for longer than the time limit for a silent server. This happens in practice if Ctrl-Z
+    // stops a whole job that continues later.
     std::thread::sleep(Duration::from_millis(2500));
     run.signal(Signal::CONT);
     std::thread::sleep(Duration::from_millis(300));
@@ -204,7 +206,7 @@ fn a_host_file_spreads_pages_by_the_sizes() {
     assert_eq!(seen.number("local_bytes_budget"), 8 << 20, "the budget is the first line's");
     let written = |server: &Served| status(&server.address).write_bytes;
     let (one, three) = (written(&small) as f64, written(&large) as f64);
-    // The sizes of 32 and 96 give a ratio of one to three.
+    // The sizes of 32 and 96 MB should divide the pages one to three.
     assert!((2.0..4.5).contains(&(three / one)), "{one} and {three} bytes were written");
     assert_eq!(written(&unused), 0, "-n 3 leaves the third server out");
     place.assert_nothing_left();
@@ -212,8 +214,8 @@ fn a_host_file_spreads_pages_by_the_sizes() {
 
 #[test]
 fn a_full_server_hands_over_to_the_next() {
-    // The first two servers have a quarter of the memory that the program needs. They fill up early, so the last server
-    // must accept the other pages.
+    // The first two servers together hold only a quarter of the memory that the program needs. They fill up early, so
+    // the last server must accept the other pages.
     let place = Place::new();
     let (first, second) = (Served::tcp(&place, "16M"), Served::tcp(&place, "128M"));
     let other = Served::tcp(&place, "8M");
@@ -232,7 +234,7 @@ fn a_full_server_hands_over_to_the_next() {
 
 #[test]
 fn a_server_that_fills_up_for_another_run_hands_over_too() {
-    // Two runs share the first server. At its start, each run expects all of the server's memory.
+    // Two runs share the first server. Each run expects at its start that it can use all of the server's memory.
     let place = Place::new();
     let (first, second) = (Served::tcp(&place, "64M"), Served::tcp(&place, "256M"));
     let start = || {
@@ -254,7 +256,7 @@ fn when_all_servers_are_full_it_is_said() {
     let (first, second) = (Served::tcp(&place, "8M"), Served::unix(&place, "8M", "second"));
     let mut command =
         place.hanare(["run", "--local", "8M", "--server", &first.address, "--server", &second.address, "--"]);
-    // This program does not reserve its memory. `room.rs` tests programs that do.
+    // This program does not reserve its memory on the servers. `room.rs` tests programs that do.
     command.env("HANARE_OVERCOMMIT", "always");
     let outcome = place.run(command.arg(built().workload("touch")).arg("64M"));
     outcome.assert_ended_by_us(121, "full");
@@ -287,7 +289,7 @@ fn status_names_who_uses_a_server_and_a_killed_client_is_gone_within_two_seconds
             (&session["slots"], Some(128 << 20)),
             "{sheet}"
         );
-        // The signal kills the process of the program, not that of the command.
+        // The signal kills the program's process, not the command's.
         let program = rustix::process::Pid::from_raw(pid as i32).expect("a pid");
         rustix::process::kill_process(program, rustix::process::Signal::KILL).expect("a program of this test's");
         let killed = Instant::now();

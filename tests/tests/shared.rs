@@ -1,6 +1,5 @@
-//! Guards shared memory on a live machine. The papers' LAPLACE runs with many ranks and must have exact counts.
-//! Outcomes that release consistency forbids must not occur. If one rank cannot continue, every rank ends with a
-//! reason.
+//! Tests shared memory on a live machine. The papers' LAPLACE runs with many ranks and must have exact counts. Outcomes
+//! that release consistency forbids must not occur. If one rank cannot continue, every rank must end and say why.
 
 use std::time::Duration;
 
@@ -96,7 +95,7 @@ fn every_rank_ends_and_says_why_when_one_cannot_go_on() {
     ] {
         let outcome = launch(&place, 3, &[], &["misuse", what]);
         assert!(outcome.stdout.is_empty());
-        // If ranks allocate different sizes, chance decides which two ranks the message names.
+        // If ranks allocate different sizes, the two ranks named in the message depend on chance.
         let any = |said: String, rank: u32| said.replace(&format!("rank {rank} called"), "rank _ called");
         let said = (0..3).fold(outcome.stderr.clone(), any);
         assert!(outcome.code == Some(code), "{what}: {:?} {}", outcome.code, outcome.stderr);

@@ -1,4 +1,4 @@
-//! Guards the tables of SPECIFICATION.md. Every measured figure in a table must be the figure in benches/results.tsv.
+//! Checks the tables of SPECIFICATION.md. Every measured figure in a table must be the figure in benches/results.tsv.
 
 use std::process::Command;
 

@@ -1,6 +1,6 @@
-//! Guards programs that manage stacks and memory themselves. A Go program with C has near Go memory (never evicted) and
-//! far C blocks. Coroutines run on far stacks. In modes where the trap is a signal, far stacks end the program, and the
-//! command explains the reason.
+//! Tests programs that manage stacks and memory themselves. In a Go program with C, Go's memory is never evicted, and C
+//! blocks are far. Coroutines run on far stacks. In modes in which accesses trap by a signal, far stacks end the
+//! program, and the command must explain the reason.
 
 use std::path::PathBuf;
 
@@ -104,8 +104,8 @@ fn a_library_in_go_can_be_loaded_later() {
     }
 }
 
-/// In modes where the trap is a signal, a stack cannot be far. The kernel ends a program with a far stack, and the
-/// command prints advice.
+/// In modes in which accesses trap by a signal, a stack cannot be far. The kernel ends a program with a far stack, and
+/// the command must print advice.
 #[test]
 fn far_stacks_work_in_thread_mode_and_are_named_in_the_others() {
     let place = Place::new();

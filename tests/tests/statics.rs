@@ -1,4 +1,4 @@
-//! Guards static arrays. The large .bss and .data of a program and of its library become far before `main`, keep their
+//! Tests static arrays. The large .bss and .data of a program and of its library become far before `main`, keep their
 //! contents, and stay within the budget, in every trap mode and page size.
 
 use std::process::Command;
@@ -35,7 +35,7 @@ fn in_every_mode_and_page_size() {
             let flags = ["--local", "10M", "--mode", mode, "--page-size", page_size];
             let (_, seen) = run(&place, &flags, "statics", |_| ());
             seen.assert_paged(48 << 20, &format!("{flags:?}"));
-            // The program's arrays have 400 MiB. They and the library's arrays all count as far.
+            // The program's arrays take 400 MiB. They and the library's arrays must all count as far memory.
             assert!(seen.number("far_bytes_peak") >= 400 << 20, "{} bytes were far", seen.number("far_bytes_peak"));
             place.assert_nothing_left();
         }
@@ -62,7 +62,7 @@ fn over_a_link_and_with_a_share_of_them_local() {
     let (_, seen) = run(&place, &flags, "statics", |_| ());
     seen.assert_within_budget("a quarter");
     let (peak, far) = (seen.number("local_bytes_budget"), seen.number("far_bytes_peak"));
-    // The engine's own memory is added to the budget, so the budget may exceed a quarter of the far bytes.
+    // The budget may exceed a quarter of the far bytes, because the engine's own memory is added to it.
     assert!((far / 5..=far / 4 + (1 << 20)).contains(&peak), "the budget is {peak} bytes for {far} far ones");
 }
 

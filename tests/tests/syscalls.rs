@@ -1,6 +1,6 @@
-//! Guards system calls on evicted far memory. In thread mode, the kernel's accesses trap like the program's. In sigbus
-//! and sigsegv mode, the wrapped calls pass near copies (memory that is never evicted) to the kernel. Every argument of
-//! every call is checked.
+//! Tests system calls on evicted far memory. In thread mode, the kernel's accesses trap like the program's. In sigbus
+//! and sigsegv mode, the wrapped calls copy the data to memory that is never evicted, and pass the copies to the
+//! kernel. Every argument of every call is checked.
 
 use hanare_tests::{Place, Served, built, figures, mode_works, system_calls_work_on_far_pages};
 

@@ -1,5 +1,5 @@
-//! Guards the ways in which threads end. They are cancelled in a wrapped call, end by pthread_exit as the last thread,
-//! run on stacks that the program provides, or own mutexes for which others wait. Each program prints the same as
+//! Tests the ways in which threads end. They are cancelled in a wrapped call, end by pthread_exit as the last thread,
+//! run on stacks that the program provides, or own mutexes for which others wait. Each program must print the same as
 //! without Hanare, in every mode.
 
 use hanare_tests::{Place, built, figures, mode_works, system_calls_work_on_far_pages};
@@ -43,7 +43,7 @@ fn threads_are_cancelled_in_wrapped_calls() {
     same_everywhere("cancelled", &[], 12 << 20);
 }
 
-/// A process ends with the last thread of the program, although Hanare's own threads still run.
+/// A process must end when the last thread of the program ends, although Hanare's own threads still run.
 #[test]
 fn processes_end_with_the_last_thread_of_the_program() {
     for how in ["main", "worker", "child", "raw", "behind"] {
@@ -51,15 +51,15 @@ fn processes_end_with_the_last_thread_of_the_program() {
     }
 }
 
-/// Data that the kernel accesses at the end of a thread is never evicted. In modes where the trap is a signal, no part
-/// of a thread's stack is ever evicted.
+/// The kernel accesses some data at the end of a thread. This data must never be evicted. In modes in which accesses
+/// trap by a signal, no part of a thread's stack may ever be evicted.
 #[test]
 fn threads_on_far_stacks_are_joined() {
     same_everywhere("stacks", &[], 12 << 20);
 }
 
-/// A robust mutex reports to its next owner that its last owner has ended. It does so even if the mutex's page was
-/// evicted at that time.
+/// A robust mutex must report to its next owner that its last owner has ended, even if the mutex's page was evicted at
+/// that time.
 #[test]
 fn robust_mutexes_outlive_their_owners() {
     same_everywhere("robust", &[], 12 << 20);

@@ -1,5 +1,5 @@
-//! Guards against dropped results of calls of the kernel. An unnoticed refusal would end in a wrong byte. Each result
-//! is used, or the comment before the call begins with "Ignored:" and gives the reason.
+//! Guards against dropped results of system calls. An unnoticed failure could lead to a wrong byte. Each result must be
+//! used, or the comment before the call must begin with "Ignored:" and give the reason.
 
 use std::path::{Path, PathBuf};
 

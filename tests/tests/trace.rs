@@ -1,5 +1,5 @@
-//! Guards recorded runs. The replay of a run gives the same victims in the same order, for every policy, in every trap
-//! mode, with threads that fault at the same time. A bound on the size of a trace only cuts its end.
+//! Tests recorded runs. The replay of a run must give the same victims in the same order, for every policy, in every
+//! trap mode, with threads that fault at the same time. A size limit may only cut the end of a trace.
 
 use std::path::Path;
 
@@ -61,11 +61,12 @@ fn a_recorded_run_is_told_and_simulated() {
     let mut simulate = place.hanare(["simulate", "policies", "--policies", "fifo,opt", "--local", "25%", "--trace"]);
     place.run(simulate.arg(&trace).arg("--json").arg(&json)).assert_well("simulate");
     let results: serde_json::Value = serde_json::from_slice(&std::fs::read(json).expect("results")).expect("JSON");
-    // The trace has the array's 16 MiB in pages of 64 KiB, and the pages of the workload's other allocations.
+    // The trace contains the array's 16 MiB in pages of 64 KiB, and the pages of the workload's other allocations.
     let pages = results["distinct_pages"].as_u64().expect("pages");
     assert!((256..300).contains(&pages), "{results}");
     let misses = |row: usize| results["rows"][row]["misses"].as_u64().expect("misses");
-    // The workload accesses the array's 4,096 base pages in random order, three times. First it writes, then it reads.
+    // In each of three passes, the workload writes the array's 4,096 base pages and then reads them, both in random
+    // order.
     assert!((3 * pages..=25_000).contains(&misses(0)) && misses(1) < misses(0), "{results}");
     assert_eq!(results["recorded_policy"], "fifo");
 }
@@ -123,7 +124,7 @@ fn a_run_that_records_nothing_leaves_the_file_as_it_was_and_says_so() {
         assert_eq!(std::fs::read(&trace).expect("the trace"), b"of another run", "{program:?}");
         place.assert_nothing_left();
     }
-    // The recording is kept for every exit code of the program.
+    // The recording must be kept whatever the program's exit code is.
     let mut command = place.hanare(["trace", "record", "--local", "4M", "-o"]);
     let outcome = place.run(command.arg(&trace).args(["--", "sh", "-c", &killed]));
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(137), ""), "{outcome:?}");

@@ -10,21 +10,21 @@ pub enum State {
     Untouched = 0,
     /// The page's bytes are only on the memory server.
     Remote,
-    /// The page's bytes are on their way into a frame or into view.
+    /// The page's bytes are being fetched, either into a frame or straight to the page's address.
     Fetching,
-    /// The page is being installed: its bytes go from a frame into view.
+    /// The page is being installed: its bytes move from a frame to the page's address.
     Installing,
-    /// The page is in view.
+    /// The page is mapped.
     Resident,
-    /// The page is in view and is being opened for its first write.
+    /// The page is mapped, and its write protection is being removed for its first write.
     Opening,
-    /// The page is leaving the view.
+    /// The page is being unmapped because it is evicted or discarded.
     TakingOut,
-    /// The page is out of view, with its bytes in a frame. Either it is being written back, or it was prefetched and
-    /// not used yet, or it is unmapped so that its next access is seen. The bytes of an unmapped page may also be in
-    /// place.
+    /// The page is not mapped, but its bytes are in local memory, usually in a frame. The page is being written back,
+    /// or it was prefetched and not used yet, or it is unmapped for reference sampling. The bytes of an unmapped page
+    /// may also stay at the page's address.
     Staged,
-    /// The page is being unmapped so that its next access is seen.
+    /// The page is being unmapped for reference sampling, so that its next access traps.
     Hiding,
 }
 
@@ -40,13 +40,14 @@ pub(crate) const STATES: [State; 9] = [
     State::Hiding,
 ];
 
-/// How pages of one size move in and out.
+/// Describes how the engine moves pages of one page size into and out of local memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Class {
-    /// If true, pages are received into frames and moved in and out as a whole. If false, pages are copied in. Frames
-    /// then hold only dirty pages that are leaving. These frames are a fixed pool outside the budget.
+    /// If true, the engine receives each page in a frame and moves whole frames into and out of the program's mapping.
+    /// If false, the engine copies arriving bytes to the page's address. Frames then hold only dirty pages that are
+    /// being evicted. They are a fixed pool outside the budget.
     pub moves: bool,
-    /// Number of frames. If `moves` is true, it is also the largest budget, in pages.
+    /// Number of frames. If `moves` is true, this is also the largest budget, in pages.
     pub frames: u32,
 }
 
@@ -57,21 +58,22 @@ pub struct Config {
     pub geometry: Geometry,
     /// Local memory, in units.
     pub budget_units: u32,
-    /// How pages of one unit (base pages) move.
+    /// The class of the base pages, whose size is one unit.
     pub small: Class,
-    /// How pages of one block (huge pages) move. Unused when a block is one unit.
+    /// The class of the huge pages, whose size is one block. It is unused if a block is one unit.
     pub wide: Class,
-    /// Whether dirty pages of a class that copies go straight to the server's memory, without a frame and without a
-    /// write-back.
+    /// Whether dirty pages are written straight to the server's memory, without a frame and without a separate
+    /// write-back. This holds only for a class with `moves` set to false.
     pub direct: bool,
-    /// Whether a page that is unmapped for the policy stays in place, and only its protection changes. If false, a
-    /// class that moves pages puts the page's bytes into a frame.
+    /// Whether unmapping a page for reference sampling leaves its bytes at their address and only changes the
+    /// protection. If false, the bytes go into a frame. Pages can then be sampled only if their [`Class`] has `moves`
+    /// set.
     pub hides_in_place: bool,
     /// Number of units to fetch ahead of a sequential stream of huge pages.
     pub ahead_units: u32,
 }
 
-/// Why a pager cannot be built.
+/// The reason why a pager cannot be built.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ConfigError {
     /// The geometry is outside [`limits`].
@@ -100,10 +102,10 @@ pub struct Counters {
     pub faults_zero: u64,
     pub faults_rescued: u64,
     pub faults_waited: u64,
-    /// Accesses to pages unmapped for the policy.
+    /// Number of accesses to pages that were unmapped for reference sampling.
     pub faults_hidden: u64,
     pub hidden: u64,
-    /// Times that a page could not leave because a transfer used it.
+    /// Number of times that a page could not be evicted because a transfer was using it.
     pub held_back: u64,
     pub fetched: u64,
     pub written_back: u64,

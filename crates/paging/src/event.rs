@@ -1,4 +1,4 @@
-//! The events that the pager receives, and the actions that it answers.
+//! The events that the pager receives, and the actions with which it answers.
 
 use crate::kinds::Kind;
 use crate::limits;
@@ -7,7 +7,7 @@ use crate::units::{FrameId, PageId};
 /// An event. Units and pages are indices into the far space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A thread accessed a unit that was absent, or wrote to one that was protected.
+    /// A thread accessed a unit that was not mapped, or wrote to a unit that was write-protected.
     Fault {
         /// The accessed unit.
         unit: u32,
@@ -21,40 +21,40 @@ pub enum Event {
         /// False if the fetch failed. The frame's bytes are then invalid.
         ok: bool,
     },
-    /// Pages came into view, by an install or by a fetch without a frame.
+    /// Pages were mapped, by an install or by a fetch without a frame.
     Arrived {
         /// First page.
         page: PageId,
         /// Number of pages. It exceeds 1 only for pages of one unit.
         count: u32,
-        /// False if a write may have happened before the page was protected.
+        /// False if a write may have happened before the page was write-protected.
         certain: bool,
-        /// False if the pages did not come into view.
+        /// False if the pages were not mapped.
         ok: bool,
     },
-    /// A page was opened for writing.
+    /// A page's write protection was removed.
     Opened {
         /// The page.
         page: PageId,
     },
-    /// An attempt to take a page out of view ended.
+    /// An attempt to unmap a page ended. The page was to be evicted or discarded.
     TakenOut {
         /// The page.
         page: PageId,
-        /// False if the page is still in view, unchanged.
+        /// False if the page is still mapped, unchanged.
         ok: bool,
-        /// For [`Bytes::Unknown`] and [`Bytes::MaybeZero`]: whether the bytes differ. For the other two: whether the
-        /// action said [`Bytes::Dirty`].
+        /// Whether the page must count as written. After a comparison ([`Bytes::Unknown`], [`Bytes::MaybeZero`]), true
+        /// if the bytes differ. Otherwise true if the action said [`Bytes::Dirty`].
         changed: bool,
     },
     /// An attempt to unmap a page for reference sampling ended.
     Hidden {
         /// The page.
         page: PageId,
-        /// False if the page is still in view, unchanged.
+        /// False if the page is still mapped, unchanged.
         ok: bool,
     },
-    /// Time passed. If the answer is [`crate::Progress::Continue`], the engine sends another tick at once.
+    /// Time passed. If the answer is [`crate::Progress::Continue`], the engine must send another tick immediately.
     Tick {
         /// The time, in milliseconds since any fixed point.
         now_ms: u64,
@@ -63,9 +63,9 @@ pub enum Event {
     WrittenBack {
         /// The page.
         page: PageId,
-        /// The frame that holds the written bytes.
+        /// The frame from which the bytes were written.
         frame: FrameId,
-        /// False if the server does not hold the bytes.
+        /// False if the write failed, so that the server does not hold the bytes.
         ok: bool,
     },
     /// A frame's memory was returned to the system.
@@ -88,14 +88,15 @@ pub enum Event {
         /// One past the last unit.
         end: u32,
     },
-    /// Brings these units to rest. Drops pages that were prefetched and not used, and maps pages again that were
-    /// unmapped for the policy. A step covers at most [`limits::DISCARD_UNITS_MAX`] units, like [`Event::Discard`].
+    /// Makes these units safe to share with a fork's child: drops unused prefetched pages, and maps sampled pages
+    /// again. Afterwards each page is untouched, resident or remote. A step covers at most
+    /// [`limits::DISCARD_UNITS_MAX`] units, like [`Event::Discard`].
     Settle {
         /// First unit.
         first: u32,
         /// One past the last unit.
         end: u32,
-        /// Whether pages must also leave the view.
+        /// Whether resident pages must be evicted, too.
         leave: bool,
     },
     /// The budget changed.
@@ -111,11 +112,11 @@ pub enum Event {
         /// Its kind from now on.
         kind: Kind,
     },
-    /// Says that pages of a kind are no victims for now, or are victims again.
+    /// Protects all pages of a kind from eviction, or ends this protection.
     Hold {
         /// The kind.
         kind: Kind,
-        /// Whether pages of this kind are no victims.
+        /// Whether pages of this kind are protected from eviction.
         on: bool,
     },
 }
@@ -125,24 +126,24 @@ pub enum Event {
 pub enum Source {
     /// The memory server.
     Server,
-    /// No place: the page is filled with zeroes.
+    /// No place: the page starts as zeroes.
     Zero,
     /// A frame that still holds the page's bytes and must not change.
     Frame(FrameId),
 }
 
-/// The state of a page's bytes when the page leaves the view.
+/// The pager's knowledge about a page's bytes when it evicts or discards the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bytes {
     /// The server holds the bytes, or they are zeroes, or the program no longer needs them.
     Clean,
-    /// No other place holds the bytes, so they must be saved.
+    /// Only local memory holds the bytes, so they must be saved.
     Dirty,
-    /// The page was opened for writing on a guess, so it may be unchanged. Compare the bytes with the server's and
-    /// write them only if they differ.
+    /// The page was opened for writing on a prediction, so it may be unchanged. The engine compares the bytes with the
+    /// server's and writes them only if they differ.
     Unknown,
-    /// Like [`Bytes::Unknown`], but the page came in as zeroes and the server does not hold it. Compare the bytes with
-    /// zeroes.
+    /// Like [`Bytes::Unknown`], but the page started as zeroes and the server does not hold it. The engine compares the
+    /// bytes with zeroes.
     MaybeZero,
 }
 
@@ -150,8 +151,8 @@ pub enum Bytes {
 /// before the next step begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Bring bytes in. With a frame, the engine fills the frame and reports [`Event::Fetched`]. Without a frame, it
-    /// brings the bytes straight into view and reports [`Event::Arrived`].
+    /// Fetch pages. With a frame, the engine fills the frame and reports [`Event::Fetched`]. Without a frame, it brings
+    /// the bytes straight to the pages' addresses and reports [`Event::Arrived`].
     Fetch {
         /// First page.
         page: PageId,
@@ -159,54 +160,55 @@ pub enum Action {
         count: u32,
         /// Where the bytes come from.
         source: Source,
-        /// The frame to fill. `None` means that the bytes come straight into view.
+        /// The frame to fill. `None` means that the bytes go straight to the pages' addresses.
         frame: Option<FrameId>,
-        /// Number of pages of the run that come into view writable, counted from the first. It is 0 with a frame.
+        /// Number of pages of the run that are mapped writable, counted from the first. It is 0 if there is a frame.
         writable: u32,
         /// Whether a thread waits for the first page.
         demand: bool,
     },
-    /// Bring a filled frame into view, then report [`Event::Arrived`]. The frame is empty afterwards.
+    /// Map a page whose bytes are in a filled frame, then report [`Event::Arrived`]. The frame is empty afterwards.
     Install {
         /// The page.
         page: PageId,
         /// The frame with its bytes.
         frame: FrameId,
-        /// Whether the page comes into view writable.
+        /// Whether the page is mapped writable.
         writable: bool,
     },
-    /// Open a protected page for writing, then report [`Event::Opened`].
+    /// Remove a page's write protection, then report [`Event::Opened`].
     Open {
         /// The page.
         page: PageId,
     },
-    /// Take a page out of view in one atomic step, then report [`Event::TakenOut`].
+    /// Unmap a page to evict or discard it, and save its bytes, in one atomic step. Then report [`Event::TakenOut`].
     TakeOut {
         /// The page.
         page: PageId,
         /// The frame that receives the bytes. With `None`, dirty bytes go straight to the server, and clean bytes are
         /// dropped.
         frame: Option<FrameId>,
-        /// Whether the bytes must be saved.
+        /// Whether and how the engine must save the bytes.
         bytes: Bytes,
     },
-    /// Unmap a page so that its next access traps (a hint fault), then report [`Event::Hidden`]. The bytes stay local:
-    /// in the frame, or in place if there is no frame.
+    /// Unmap a page so that its next access traps (a hint fault), then report [`Event::Hidden`]. The bytes stay in
+    /// local memory: in the frame, or at the page's address if there is no frame.
     Hide {
         /// The page.
         page: PageId,
-        /// The empty frame that receives the bytes. `None` means that the bytes stay in place.
+        /// The empty frame that receives the bytes. `None` means that the bytes stay at the page's address.
         frame: Option<FrameId>,
         /// Whether the page is protected against writes.
         is_clean: bool,
     },
-    /// Map an unmapped page again, then report [`Event::Arrived`]. The frame is empty afterwards.
+    /// Map a page again that was unmapped for reference sampling, then report [`Event::Arrived`]. The frame, if any, is
+    /// empty afterwards.
     Show {
         /// The page.
         page: PageId,
-        /// The frame with the bytes. `None` means that the bytes stayed in place.
+        /// The frame with the bytes. `None` means that the bytes stayed at the page's address.
         frame: Option<FrameId>,
-        /// Whether the page comes into view writable.
+        /// Whether the page is mapped writable.
         writable: bool,
     },
     /// Write a frame to the server, then report [`Event::WrittenBack`].
@@ -248,7 +250,7 @@ impl Default for Actions {
 }
 
 impl Actions {
-    /// Makes an empty list with all the capacity that it ever needs.
+    /// Makes an empty list whose capacity never has to grow.
     #[must_use]
     pub fn new() -> Self {
         Self { list: Vec::with_capacity(limits::ACTIONS_MAX) }

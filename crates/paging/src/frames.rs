@@ -1,5 +1,5 @@
-//! The free frames of one class, and the frame of each page. A filled free frame has memory behind it. An empty one is
-//! only address space.
+//! The free frames of one page size, and the frame of each page. A free frame is *filled* if it still has physical
+//! memory, and *empty* if it is only a range of addresses.
 
 use crate::units::{Geometry, PageId};
 
@@ -7,7 +7,8 @@ use crate::units::{Geometry, PageId};
 #[derive(Debug)]
 pub(crate) struct Frames {
     filled: Vec<u32>,
-    /// Frames that were used and are empty again. Frames from `fresh` on are also empty, because they were never used.
+    /// Frames that were used and whose memory was then returned. Frames with a number from `fresh` on are also empty,
+    /// because they were never used.
     empty: Vec<u32>,
     fresh: u32,
     count: u32,
@@ -25,7 +26,7 @@ impl Frames {
         self.filled.pop()
     }
 
-    /// Returns a free frame without memory.
+    /// Returns a free frame that has no memory.
     pub(crate) fn take_empty(&mut self) -> Option<u32> {
         self.empty.pop().or_else(|| {
             let frame = self.fresh;
@@ -55,14 +56,16 @@ impl Frames {
     }
 }
 
-/// The frame of each page that has one, by page number.
+/// Maps a page's number to the number of its frame, for each page that has a frame.
 ///
-/// Memory use: a word a page. If base pages have no frames, it is a word a block, or nothing.
+/// Memory use: one word for each page. If base pages have no frames, it is one word for each block, or nothing if there
+/// are no blocks.
 #[derive(Debug)]
 pub(crate) struct Places {
-    /// The frame number plus one; 0 for no frame. So the memory of pages that never had a frame is never written.
+    /// The frame number plus one, or 0 for no frame. Entries of pages that never had a frame are never written, so they
+    /// need no physical memory.
     of: Vec<u32>,
-    /// Units that share a word: 1, or the units of a block.
+    /// Number of units for each entry: 1, or the units of a block if only huge pages have frames.
     units: u32,
 }
 

@@ -1,31 +1,33 @@
-//! Page-size policy: decides from observed faults whether a block comes in as base pages or as one huge page.
+//! Page-size policy: decides from observed faults whether a block is fetched as base pages or as one huge page.
 //!
 //! Fetching a huge page takes about as long as 26 fetches of base pages (130 us against 5 us on one host, 350 us
 //! against 14 us over TCP). But a huge page needs the memory of 512 base pages, and may evict pages that are needed
-//! next. So it is worth it if at least [`DENSE_UNITS`] of its units, an eighth, are accessed while it is in memory.
+//! next. A huge page is worthwhile if at least [`DENSE_UNITS`] of its units, an eighth, are accessed while it is in
+//! memory.
 //!
-//! The faults on a block of base pages show how many of its units are accessed. Accesses within a huge page are not
-//! seen, so some blocks are fetched as base pages, as probes. Results are kept for each *district*, a range of
-//! neighbouring blocks, because arrays differ. A district without a result uses the result of the whole space.
+//! The faults on a block of base pages show how many of its units are accessed. The pager cannot see accesses within a
+//! huge page. So it sometimes fetches a block as base pages, as a probe. Results are kept for each *district*, a range
+//! of neighbouring blocks, because different arrays are used differently. A district without a result uses the result
+//! of the whole space.
 
-/// Number of accessed units from which on a block counts as dense.
+/// A block counts as dense if at least this number of its units are accessed.
 const DENSE_UNITS: u32 = 64;
 /// Number of blocks in one district.
 const DISTRICT_BLOCKS: u32 = 32;
-/// Largest number of blocks of base pages under observation.
+/// Maximum number of blocks of base pages whose faults are observed at the same time.
 const WATCHED: usize = 32;
-/// Number of faults on other blocks after which the observation of a block ends.
+/// The observation of a block ends after this number of faults on other blocks.
 const PATIENCE_FAULTS: u64 = 64;
 const SCORE_MAX: i8 = 16;
 const DENSE_SCORE: i8 = 8;
 const SPARSE_SCORE: i8 = -1;
 const SPARSE_PROBE_SCORE: i8 = -8;
-/// Fewest huge fetches between two probes. A probe with an unexpected result resets the gap to this number.
+/// Minimum number of huge fetches between two probes. A probe with an unexpected result resets the gap to this number.
 const PROBE_GAP_MIN: u32 = 4;
-/// Most huge fetches between two probes. Each expected result lengthens the gap.
+/// Maximum number of huge fetches between two probes. Each probe with the expected result lengthens the gap.
 const PROBE_GAP_MAX: u32 = 512;
 
-/// The page-size policy. Memory use: a byte a district, and 32 observed blocks.
+/// The page-size policy. Memory use: one byte for each district, and 32 observed blocks.
 #[derive(Debug)]
 pub(crate) struct Grain {
     districts: Vec<i8>,
@@ -65,7 +67,7 @@ impl Grain {
         }
     }
 
-    /// Decides whether a block without any page in memory comes in as one huge page.
+    /// Decides whether to fetch a block as one huge page. The caller ensures that no page of the block is in memory.
     pub(crate) fn decide(&mut self, block: u32) -> bool {
         if !self.leans_wide(block) {
             return false;
@@ -79,7 +81,7 @@ impl Grain {
         false
     }
 
-    /// Returns the answer that [`Self::decide`] would give, without a probe and without counting as a decision.
+    /// Returns the answer that [`Self::decide`] would return, but starts no probe and does not count as a decision.
     pub(crate) fn leans_wide(&self, block: u32) -> bool {
         match self.districts[(block / DISTRICT_BLOCKS) as usize] {
             0 => self.overall > 0,
@@ -93,8 +95,8 @@ impl Grain {
         self.expire();
     }
 
-    /// Notes a fault on an absent base page of this block. `units` is the number of accessed units that the fault
-    /// shows: the page, the units fetched with it, and units known to have been accessed before.
+    /// Notes a fault on an absent base page of this block. `units` is the number of units that the fault shows to be
+    /// accessed. These are the page, the units fetched with it, and units known to have been accessed before.
     pub(crate) fn small_fault(&mut self, block: u32, units: u32) {
         self.faults += 1;
         self.expire();
@@ -132,7 +134,7 @@ impl Grain {
         }
     }
 
-    /// Ends an observation. The block counts as sparse unless it was found dense before.
+    /// Ends an observation. The block counts as sparse, except if it was already found dense.
     fn conclude(&mut self, index: usize) {
         let watch = self.watched[index];
         match watch.state {

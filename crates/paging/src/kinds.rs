@@ -1,8 +1,8 @@
-//! Page kinds: the kind of a page counts before the order of a policy. This is SSS-CORE's method 3 (paper 5, section
-//! 3.3).
+//! Page kinds: victims are chosen by the kind of their page first, and by a policy's order second. This is SSS-CORE's
+//! method 3 (paper 5, section 3.3).
 //!
-//! Losing one of several copies of a page costs less than losing the only copy. The pages of a program that does not
-//! run are needed later than those of the running program. Among pages of one kind and one owner, any
+//! Evicting one of several copies of a page costs less than evicting the only copy. The pages of a program that does
+//! not run are needed later than those of the running program. Among pages of one kind and one owner, any
 //! [`Policy`](crate::policy::Policy) decides.
 
 use crate::policy::{self, Cause, Leave, Policy};
@@ -13,7 +13,7 @@ use crate::units::PageId;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// A shared page with copies elsewhere.
+    /// A shared page of which other computers have copies.
     SharedCopy,
     /// A shared page without other copies ("last-one").
     LastShared,
@@ -24,8 +24,8 @@ pub enum Kind {
 /// Number of kinds.
 const KINDS: usize = 3;
 
-/// The kinds in the order in which they leave (paper 5, section 3.3). The flag says whether the entry is for pages of
-/// the running owner.
+/// The kinds in the order in which their pages are evicted (paper 5, section 3.3). The flag says whether the entry is
+/// for pages of the running owner.
 pub const ORDER: [(Kind, bool); 2 * KINDS] = [
     (Kind::SharedCopy, false),
     (Kind::SharedCopy, true),
@@ -35,21 +35,23 @@ pub const ORDER: [(Kind, bool); 2 * KINDS] = [
     (Kind::Private, true),
 ];
 
-/// The first criterion of the order of victims.
+/// The criterion that the order of victims uses first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum First {
-    /// Orders by [`ORDER`]. Among pages of one kind, those of the least urgent owner leave first.
+    /// Orders by [`ORDER`]. Among pages of one kind, those of the least urgent owner are evicted first.
     Kind,
-    /// Orders by owner: the least urgent owner first, and the running owner last. Within an owner, orders by kind.
+    /// Orders by owner: the least urgent owner first, and the running owner last. Orders the pages of one owner by
+    /// kind.
     Owner,
 }
 
-/// The order of owners at one moment.
+/// The urgency of owners at one moment. It decides whose pages are evicted first.
 #[derive(Clone, Copy)]
 pub struct Urgency<'a> {
     /// The running owner, if there is one.
     pub running: Option<u32>,
-    /// The urgency of each owner. The pages of a less urgent owner leave first. No two owners have the same urgency.
+    /// Returns the urgency of an owner. The pages of a less urgent owner are evicted first. No two owners have the same
+    /// urgency.
     pub of: &'a dyn Fn(u32) -> u32,
     /// The first criterion of the order: the kind or the owner.
     pub first: First,
@@ -62,7 +64,7 @@ impl std::fmt::Debug for Urgency<'_> {
 }
 
 /// The pages of one owner. A policy is built when the owner first has a page of a kind. The bucket is dropped when the
-/// owner has no page in view and no history.
+/// owner has no resident page and no remembered evicted page.
 struct Bucket {
     owner: u32,
     policies: [Option<Box<dyn Policy>>; KINDS],
@@ -71,18 +73,17 @@ struct Bucket {
     remembered: u32,
 }
 
-/// Pages of several owners and kinds. Each kind of each owner has its own policy.
+/// Pages of several owners and kinds. Each kind of each owner has a separate policy.
 ///
-/// The caller keeps the contract of [`Policy`]. It may give the number of an evicted page to another page only after it
-/// calls [`forgotten`](Kinds::forgotten) for the evicted page. A page that changes its kind becomes the newest page of
-/// its new kind.
+/// The caller must keep the contract of [`Policy`]. It may reuse the number of an evicted page only after it calls
+/// [`forgotten`](Kinds::forgotten) for that page. A page that changes its kind becomes the newest page of its new kind.
 ///
-/// Memory use: a word a unit, and a policy for each kind of page that an owner has.
+/// Memory use: one word for each unit, and a policy for each kind of page that an owner has.
 pub struct Kinds {
     spec: String,
     space: Space,
     buckets: Vec<Bucket>,
-    /// Owner and kind of each page that is in view or remembered.
+    /// Owner and kind of each page that is resident or remembered.
     places: Vec<(u32, Kind)>,
 }
 
@@ -93,7 +94,8 @@ impl std::fmt::Debug for Kinds {
 }
 
 impl Kinds {
-    /// Builds a set without pages. `spec` describes the policy that orders the pages of each kind.
+    /// Builds a set without pages. `spec` is the name and the parameters of the policy that orders the pages of each
+    /// kind.
     ///
     /// # Errors
     /// `spec` does not describe a policy. The message lists the valid ones.
@@ -103,7 +105,7 @@ impl Kinds {
         Ok(Self { spec: spec.to_owned(), space, buckets: Vec::new(), places })
     }
 
-    /// Notes that a page came into view.
+    /// Notes that a page became resident.
     pub fn inserted(&mut self, page: PageId, owner: u32, kind: Kind, cause: Cause) {
         self.places[page.0 as usize] = (owner, kind);
         let index = self.buckets.iter().position(|bucket| bucket.owner == owner).unwrap_or_else(|| {
@@ -114,7 +116,7 @@ impl Kinds {
         bucket.in_view[kind as usize] += 1;
         let policy = &mut bucket.policies[kind as usize];
         if policy.is_none() {
-            // `new` has already built a policy from this description.
+            // `new` has already built a policy from this description, so building another one succeeds.
             *policy = policy::build(&self.spec, self.space).ok();
         }
         if let Some(policy) = policy {
@@ -123,7 +125,7 @@ impl Kinds {
         self.drop_hide_requests(index);
     }
 
-    /// Notes a visible reference to a page in view.
+    /// Notes a reference to a resident page.
     pub fn referenced(&mut self, page: PageId, write: bool) {
         let (_, kind) = self.places[page.0 as usize];
         let Some(index) = self.bucket_of(page) else { return };
@@ -133,8 +135,8 @@ impl Kinds {
         self.drop_hide_requests(index);
     }
 
-    /// Notes that a page left the view. The number of an [evicted](Leave::Evicted) page stays in use until the page is
-    /// forgotten or comes back.
+    /// Notes that a page is no longer resident. The number of an [evicted](Leave::Evicted) page stays in use until the
+    /// page is forgotten or comes back.
     pub fn removed(&mut self, page: PageId, why: Leave) {
         let (_, kind) = self.places[page.0 as usize];
         let Some(index) = self.bucket_of(page) else { return };
@@ -159,19 +161,19 @@ impl Kinds {
         self.drop_if_empty(index);
     }
 
-    /// Notes that an evicted page is about to come back with this kind. If the page had the same kind before, the
-    /// policy keeps its history of the page. Otherwise the history is dropped.
+    /// Notes that an evicted page is about to become resident again, as a page of this kind. If the page had the same
+    /// kind before, the policy keeps its history of the page. Otherwise the history is dropped.
     pub fn returns(&mut self, page: PageId, kind: Kind) {
         if self.places[page.0 as usize].1 != kind {
             self.forgotten(page);
         } else if let Some(index) = self.bucket_of(page) {
-            // The caller now calls `inserted`, which counts the page as in view.
+            // The caller of `returns` calls `inserted` next, which counts the page as resident.
             let bucket = &mut self.buckets[index];
             bucket.remembered = bucket.remembered.saturating_sub(1);
         }
     }
 
-    /// Changes the kind of a page in view.
+    /// Changes the kind of a resident page.
     pub fn changed(&mut self, page: PageId, kind: Kind) {
         let (owner, old) = self.places[page.0 as usize];
         if old != kind {
@@ -180,7 +182,7 @@ impl Kinds {
         }
     }
 
-    /// Returns the page to replace next, among those that the filter accepts.
+    /// Returns the page to replace next. Considers only pages that the filter accepts.
     pub fn victim(&mut self, urgency: &Urgency<'_>, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         match urgency.first {
             First::Kind => ORDER.iter().find_map(|&(kind, own)| match urgency.running.filter(|_| own) {
@@ -196,7 +198,7 @@ impl Kinds {
         }
     }
 
-    /// Returns a victim of the owners that do not run. Searches the least urgent owner first.
+    /// Returns a victim of an owner that does not run. Searches the least urgent owner first.
     fn of_others(&mut self, urgency: &Urgency<'_>, kinds: &[Kind], accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut least = 0;
         loop {
@@ -244,21 +246,23 @@ impl Kinds {
 }
 
 /// A policy for the pages of one owner that orders the pages by kind first. The pages of each kind have a separate
-/// policy. Each page has the usual kind until [`Policy::kind`] sets another kind.
+/// policy. Each page has the kind `usual` until [`Policy::kind`] sets another kind.
 ///
-/// Memory use: a byte a unit, and a policy for each kind that a page ever had.
+/// Memory use: one byte for each unit, and a policy for each kind that a page ever had.
 pub struct ByKind {
     spec: String,
     space: Space,
     usual: Kind,
     policies: [Option<Box<dyn Policy>>; KINDS],
     holds: [bool; KINDS],
-    /// The kind of each page plus one. Zero means the usual kind. So memory is written only for pages of another kind.
+    /// The kind of each page plus one. Zero means the usual kind. Entries of pages that keep the usual kind are never
+    /// written, so they need no physical memory.
     kinds: Vec<u8>,
 }
 
 impl ByKind {
-    /// Builds the policy without pages. `spec` describes the policy that orders the pages of each kind.
+    /// Builds the policy without pages. `spec` is the name and the parameters of the policy that orders the pages of
+    /// each kind.
     ///
     /// # Errors
     /// `spec` does not describe a policy. The message lists the valid ones.
@@ -320,12 +324,12 @@ impl Policy for ByKind {
     }
 
     fn kind(&mut self, page: PageId, kind: Kind) {
-        // The policy of the page's old kind may remember the page.
+        // The policy of the page's old kind may remember the page, so it must forget the page.
         self.forgotten(page);
         self.kinds[page.0 as usize] = if kind == self.usual { 0 } else { kind as u8 + 1 };
         let policy = &mut self.policies[kind as usize];
         if policy.is_none() {
-            // `new` has already built a policy from this description.
+            // `new` has already built a policy from this description, so building another one succeeds.
             *policy = policy::build(&self.spec, self.space).ok();
         }
     }
@@ -418,7 +422,7 @@ mod tests {
             kinds.forgotten(PageId(page));
         }
         assert!(kinds.buckets.is_empty());
-        // A page that comes back need not be forgotten first.
+        // An evicted page may come back without a call of `forgotten` before.
         kinds.inserted(PageId(1), 7, Kind::Private, Cause::Read);
         kinds.removed(PageId(1), Leave::Evicted);
         kinds.returns(PageId(1), Kind::Private);
@@ -478,7 +482,7 @@ mod tests {
         prop::collection::vec(step, 1..200)
     }
 
-    /// For each page in view: its owner, its kind, and the time of its last reference or change.
+    /// For each resident page: its owner, its kind, and the time of its last reference or change.
     type Model = std::collections::BTreeMap<u32, (u32, Kind, usize)>;
 
     fn expected(model: &Model, refused: u32) -> Option<PageId> {

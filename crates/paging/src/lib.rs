@@ -1,14 +1,14 @@
 //! The pager of Hanare as a pure state machine.
 //!
-//! This crate decides which page is where, and which bytes must move. It moves no bytes itself. It knows no operating
+//! This crate decides where each page is, and which bytes must move. It moves no bytes itself. It knows no operating
 //! system, clock, thread, link or address. It receives events ([`Event`]) and answers with actions ([`Action`]). The
-//! same code runs in a live program, in the simulator, in trace replay and in the property tests beside it.
+//! same code runs in a live program, in the simulator, in trace replay and in this crate's property tests.
 //!
 //! Vocabulary: a *unit* is the smallest page of a region, also called a *base page*. A *page* is one unit or, if the
 //! page size is chosen automatically, one unit or a whole *block* of units. A page of a whole block is a *huge page*
 //! (`wide` in the code). A page is *in view* if it is mapped where the program accesses it. A *frame* is local memory
-//! outside the program's view. A page that is *unmapped* for the policy (`hidden` in the code) stays local, but its
-//! next access traps (a hint fault).
+//! that is not mapped for the program. A page that is *unmapped* for reference sampling (`hidden` in the code) stays
+//! local, but its next access traps (a hint fault).
 
 #![forbid(unsafe_code)]
 

@@ -8,41 +8,41 @@ const PARAMS_MAX: usize = 4;
 /// A parameter: a whole number within bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Param {
-    /// Its name.
+    /// Name of the parameter.
     pub name: &'static str,
     /// The meaning of the parameter, with its unit.
     pub help: &'static str,
-    /// Its default.
+    /// The parameter's default value.
     pub default: u64,
-    /// Its smallest value.
+    /// The parameter's smallest value.
     pub min: u64,
-    /// Its largest value.
+    /// The parameter's largest value.
     pub max: u64,
 }
 
 /// The space that a policy or prefetcher is built for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Space {
-    /// Number of units in the far space. Every page's number is below it.
+    /// Number of units in the far space. The number of every page is below it.
     pub units: u32,
-    /// Units of one block. Pages of one block are adjacent and may become one page.
+    /// Number of units of one block. The adjacent pages of one block may become one huge page.
     pub block_units: u32,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Whether unmapping a page in view for the policy is as cheap as moving it.
+    /// Whether unmapping a page for reference sampling is as cheap as moving it.
     pub hides: bool,
 }
 
 /// A policy or prefetcher that a user can choose by name, and its constructor.
 #[derive(Debug)]
 pub struct Info<T: ?Sized> {
-    /// Its name.
+    /// Name of the policy or prefetcher.
     pub name: &'static str,
     /// A one-line description.
     pub summary: &'static str,
-    /// The paper that describes it.
+    /// The paper or program from which the policy or prefetcher comes.
     pub source: &'static str,
-    /// Its parameters.
+    /// Parameters of the policy or prefetcher.
     pub params: &'static [Param],
     /// Builds the policy or prefetcher.
     pub build: fn(Space, &Values) -> Box<T>,

@@ -7,9 +7,9 @@
 //!
 //! The payloads of all chunks except the last form one stream of records. A record is a LEB128 number. Its low four
 //! bits are the record's kind, and the bits above them are the content. A page is written as the distance from the page
-//! of the record before. A record ends with its first byte below 128. A chunk may end after any record. The last chunk
-//! holds the number of records of each kind, and says whether recording stopped early. A trace without the last chunk,
-//! or with other counts, is incomplete.
+//! of the previous record. A record ends with its first byte below 128. A chunk may end after any record. The last
+//! chunk holds the number of records of each kind, and says whether recording stopped early. If the last chunk is
+//! missing or its numbers do not match, the trace is incomplete.
 
 mod read;
 mod record;
@@ -31,13 +31,13 @@ const KINDS: usize = 16;
 const END_PAYLOAD: usize = 1 + 8 * KINDS;
 /// Longest record, in bytes.
 const RECORD_MAX: usize = 10;
-/// Largest payload of a chunk, in bytes. A reader can only tell which chunk is damaged, so chunks are small.
+/// Largest payload of a chunk, in bytes. Chunks are small, because a reader can only tell which chunk is damaged.
 const CHUNK_MAX: usize = 16 << 10;
 const HEADER_TEXT_MAX: usize = 64 << 10;
-/// Largest time, in milliseconds. With it, the distance between any two times fits a record.
+/// Largest time, in milliseconds. The difference between two such times always fits into a record.
 const NUMBER_MAX: u64 = (1 << 56) - 1;
 
-/// Smallest limit of a trace's size that leaves room for records, in bytes.
+/// Minimum size limit of a trace, in bytes. It leaves room for records.
 pub const BYTES_MIN: u64 = 128 << 10;
 
 /// The settings of the run that was recorded.
@@ -45,7 +45,7 @@ pub const BYTES_MIN: u64 = 128 << 10;
 pub struct Header {
     /// Bytes of one unit.
     pub unit_bytes: u32,
-    /// Units of one block; 1 when the page size was fixed.
+    /// Number of units of one block, or 1 if the page size was fixed.
     pub block_units: u32,
     /// Units of the far space.
     pub units: u32,
@@ -53,7 +53,7 @@ pub struct Header {
     pub budget_units: u32,
     /// Seed of the policy.
     pub seed: u64,
-    /// Whether the policy could have pages in view unmapped.
+    /// Whether the policy could request that resident pages be unmapped to sample references.
     pub hides: bool,
     /// The policy as the user described it.
     pub policy: String,
@@ -72,7 +72,7 @@ impl Header {
         Space { units: self.units, block_units: self.block_units, seed: self.seed, hides: self.hides }
     }
 
-    /// Returns the header as names and values, as they are written and shown.
+    /// Returns the header as names and values, in the form in which they are written and shown.
     #[must_use]
     pub fn fields(&self) -> [(&'static str, String); 10] {
         [
@@ -114,7 +114,7 @@ impl Header {
             units: find("units")?.parse().ok()?,
             budget_units: find("budget_units")?.parse().ok()?,
             seed: find("seed")?.parse().ok()?,
-            // Older recordings lack this value. In those runs, pages could always be unmapped.
+            // Older recordings lack this value. In their runs, the policy could always request that pages be unmapped.
             hides: find("hides").is_none_or(|value| value == "true"),
             policy: find("policy")?.to_owned(),
             prefetch: find("prefetch")?.to_owned(),
@@ -129,21 +129,21 @@ impl Header {
     }
 }
 
-/// Puts a value on one line of the header, and cuts it to 1,000 characters. So the name of any program fits.
+/// Returns a value as one line of the header, cut to 1,000 characters. This is enough for the name of any program.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1000).collect()
 }
 
-/// A call of a policy, or its answer.
+/// A call of a policy, or the policy's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Record {
-    /// A page came into view.
+    /// A page became resident.
     Inserted(PageId, Cause),
-    /// A reference to a page in view was seen. True for a write.
+    /// A reference to a resident page was seen. The flag is true for a write.
     Referenced(PageId, bool),
-    /// A page left the view.
+    /// A page is no longer resident.
     Removed(PageId, Leave),
-    /// A page out of view was discarded.
+    /// An absent page was discarded.
     Forgotten(PageId),
     /// The filter refused this page during the search for the next victim.
     Refused(PageId),
@@ -153,11 +153,11 @@ pub enum Record {
     NoVictim,
     /// The policy asked to unmap this page.
     Hide(PageId),
-    /// The policy was asked this many times in a row for a page to unmap, and named none.
+    /// The policy was asked this number of times in a row for a page to unmap, and named none.
     NoHide(u32),
-    /// The time given to the policy, in milliseconds.
+    /// The time that a tick told the policy, in milliseconds.
     Tick(u64),
-    /// A thread waits for a page that is out of view.
+    /// A thread waits for an absent page.
     Coming(PageId),
 }
 
@@ -207,7 +207,7 @@ pub struct End {
     pub cut: bool,
 }
 
-/// The page and the time of the records before. A record holds only the difference from them.
+/// The page and the time of the previous records. Each record holds only the difference from them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Base {
     page: u32,
@@ -297,17 +297,18 @@ fn write_number(mut number: u64, to: &mut [u8; RECORD_MAX]) -> usize {
     len + 1
 }
 
-/// Checks whether a record that a [`Recorder`] pushed names a page. A process without pages records only time.
+/// Checks whether a record that a [`Recorder`] pushed names a page. The records of a process without pages hold only
+/// times.
 #[must_use]
 pub fn names_page(record: &[u8]) -> bool {
     record.first().is_some_and(|byte| !matches!(byte & 15, 11 | 13 | 14))
 }
 
-/// Divides the records that a [`Recorder`] pushed into chunks. The trace stays below a size limit.
+/// Divides the records that a [`Recorder`] pushed into chunks, and keeps the trace below a size limit.
 #[derive(Debug)]
 pub struct Framer {
     counts: Counts,
-    /// Number of bytes that may still be written. The room for the last chunk is already subtracted.
+    /// Number of bytes that may still be written. The size of the last chunk is already subtracted.
     left: u64,
     cut: bool,
 }
@@ -322,8 +323,9 @@ impl Framer {
         (Self { counts: Counts::default(), left, cut: false }, bytes)
     }
 
-    /// Makes a chunk of whole records from the front of a stream. Returns the chunk's head, and how many bytes of the
-    /// stream to write behind it. That number is 0 if the stream is empty or the limit is reached.
+    /// Makes a chunk from whole records at the front of a stream. Returns the chunk's head, and the number of bytes of
+    /// the stream that the caller must write after the head. This number is 0 if the stream is empty or the limit is
+    /// reached.
     pub fn chunk(&mut self, stream: &[u8]) -> ([u8; HEAD_LEN], usize) {
         let room = usize::try_from(self.left).unwrap_or(usize::MAX).saturating_sub(HEAD_LEN);
         let most = stream.len().min(CHUNK_MAX).min(room);
@@ -345,7 +347,7 @@ impl Framer {
         self.cut
     }
 
-    /// Returns the bytes of the last chunk. `cut` says that records were lost before they reached the framer.
+    /// Returns the bytes of the last chunk. `cut` says that records were lost before they reached this framer.
     #[must_use]
     pub fn end(self, cut: bool) -> Vec<u8> {
         let mut payload = vec![u8::from(cut || self.cut)];

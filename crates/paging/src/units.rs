@@ -2,11 +2,11 @@
 
 use crate::limits;
 
-/// A page. Its number is that of its first unit.
+/// A page. Its number is the number of its first unit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PageId(pub u32);
 
-/// A frame: local memory outside the program's view, in the pool of its class.
+/// A frame: local memory that is not mapped for the program. Each page size has its own pool of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FrameId {
     /// Whether the frame holds a huge page.
@@ -20,9 +20,9 @@ pub struct FrameId {
 pub struct Geometry {
     /// Number of units.
     pub units: u32,
-    /// Bytes of one unit, a power of two.
+    /// Size of one unit in bytes, a power of two.
     pub unit_bytes: u32,
-    /// Units of one block, a power of two; 1 when the page size is fixed.
+    /// Number of units of one block, a power of two. It is 1 if the page size is fixed.
     pub block_units: u32,
 }
 
@@ -39,8 +39,8 @@ impl Geometry {
             && self.units.is_multiple_of(self.block_units)
     }
 
-    /// Returns the units of a placement extent. An extent has the size of the largest page, and a server is chosen for
-    /// each extent.
+    /// Returns the number of units of a placement extent. All pages of an extent are placed on the same server. Its
+    /// size is that of the largest page.
     #[must_use]
     pub fn stretch_units(&self) -> u32 {
         limits::PAGE_BYTES_MAX / self.unit_bytes

@@ -1,4 +1,4 @@
-//! Counts the faults of sweeps over base pages. Each action is carried out at once.
+//! Counts the faults of sweeps over base pages. Each action is carried out immediately.
 
 use hanare_paging::{Action, Actions, Bytes, Class, Config, Event, Geometry, Pager, Space, policy, prefetch};
 
@@ -21,14 +21,14 @@ fn pager() -> Pager {
     Pager::new(&config, policy, prefetcher).expect("a valid configuration")
 }
 
-/// Accesses a unit and carries out all resulting actions. Returns whether it faulted. In a sweep of writes, every page
-/// that leaves was changed.
+/// Accesses a unit and carries out all resulting actions. Returns whether the access faulted. If the access is a write,
+/// all pages evicted by it count as changed.
 fn touch(pager: &mut Pager, actions: &mut Actions, unit: u32, write: bool) -> bool {
     touch_counting(pager, actions, (unit, write), write, &mut 0)
 }
 
-/// Does the work of [`touch`], but `changed` says whether leaving pages were changed. Counts the leaving pages that
-/// were opened for writing on a guess.
+/// Does the work of [`touch`], but `changed` says whether evicted pages were changed. Adds to `guesses` the number of
+/// evicted pages that were opened for writing on a prediction.
 fn touch_counting(
     pager: &mut Pager,
     actions: &mut Actions,
@@ -91,7 +91,7 @@ fn what_is_written_each_time_comes_ahead_open_for_it_and_what_is_only_read_does_
 #[test]
 fn that_pages_are_written_to_again_is_guessed_as_long_as_it_comes_true() {
     let (mut pager, mut actions) = (pager(), Actions::new());
-    // Reads every seventh page, in rounds until all pages are read. In this order, no prefetcher helps. If `writes` is
+    // Reads pages with a stride of seven, until all pages are read. No prefetcher helps with this order. If `writes` is
     // true, also writes to each page.
     let mut pass = |writes: bool, guesses: &mut u32| {
         let mut traps = 0;
@@ -109,8 +109,8 @@ fn that_pages_are_written_to_again_is_guessed_as_long_as_it_comes_true() {
 
     guesses = 0;
     (0..4).for_each(|_| _ = pass(false, &mut guesses));
-    // Some guesses are unavoidable: those for the pages present at the start, and for pages that arrive before the
-    // first of these leave.
+    // Some predictions are unavoidable: those for the pages that are resident at the start, and for pages that arrive
+    // before the first of them are evicted.
     assert!(guesses < UNITS + 600, "{guesses} guesses");
 
     (0..2).for_each(|_| _ = pass(true, &mut guesses));

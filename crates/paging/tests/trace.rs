@@ -1,4 +1,4 @@
-//! Traces survive writing and reading. Damaged bytes are reported with their offset.
+//! Tests that traces survive writing and reading, and that damaged bytes are reported with their offset.
 
 use std::sync::{Arc, Mutex};
 
@@ -97,8 +97,8 @@ fn a_changed_byte_anywhere_is_found() {
             TraceError::Truncated(offset) | TraceError::Damaged(offset, _) => offset,
             TraceError::Empty => unreachable!("not empty"),
         };
-        // The reported offset is at most a chunk away from the damage. If the damage changed a length, the report may
-        // name the end of the trace instead.
+        // The reported offset is at most one chunk away from the damage. If the damage changed a length, the reported
+        // offset may be the end of the trace instead.
         assert!(told.abs_diff(at) <= (16 << 10) + 8 || told == bytes.len(), "byte {at}: {error}");
     }
     assert_eq!(read(b"ELF and so on"), Err(TraceError::Foreign));
@@ -138,7 +138,7 @@ fn frame(stream: &[u8], bytes_max: u64) -> Vec<u8> {
     bytes
 }
 
-/// Drives a recorded policy and returns the records that its trace must contain.
+/// Drives a recorded policy. Returns the records that the trace must contain afterwards.
 fn drive(recorder: &mut Recorder, rounds: u32) -> Vec<Record> {
     let mut wanted = Vec::new();
     for round in 0..rounds {

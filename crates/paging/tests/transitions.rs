@@ -1,4 +1,4 @@
-//! ARCHITECTURE.md shows the pager's table of transitions as the code has it.
+//! Checks that the table of transitions in ARCHITECTURE.md equals the table in the code.
 
 use std::fmt::Write;
 

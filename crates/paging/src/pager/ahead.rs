@@ -1,4 +1,4 @@
-//! Prefetching: pages fetched before they are accessed.
+//! Prefetching: fetches pages before they are accessed.
 
 use super::Pager;
 use super::page::{DIRTY, GUESSED, PREFETCHED, WANTED, WRITE};
@@ -9,8 +9,8 @@ use crate::prefetch::{Proposals, Touch};
 use crate::units::PageId;
 
 impl Pager {
-    /// Fetches the units that the prefetcher proposes after an access. Units directly behind the accessed page join the
-    /// page's fetch, the action at index `fetch`. Returns how many units joined.
+    /// Fetches the units that the prefetcher proposes after an access. Units directly behind the accessed page become
+    /// part of the page's fetch, the action at index `fetch`. Returns the number of these units.
     pub(super) fn read_ahead(&mut self, page: PageId, fetch: Option<usize>, actions: &mut Actions) -> u32 {
         let span = self.span(page);
         let copied = !self.pool_of(page).class.moves;
@@ -18,7 +18,7 @@ impl Pager {
             return 0;
         }
         let run_max = (limits::RUN_BYTES_MAX / self.geometry.unit_bytes).max(1);
-        // An accessed page and the pages prefetched with it fit into one run, if they come straight into view.
+        // If pages are copied to their addresses, an accessed page and the pages prefetched with it form one run.
         let window_max = if copied { (run_max - 1).max(1) } else { self.ahead_units };
         let staged = matches!(self.state(page), State::Staged | State::Installing);
         let touch = Touch { unit: page.0, span, window_max, staged, told: !copied };
@@ -50,23 +50,24 @@ impl Pager {
         run
     }
 
-    /// Adds the units from `first` on to the action at index `fetch`, which brings them straight into view. Stops at
-    /// the first unit that cannot join.
+    /// Extends the fetch at index `fetch`, which uses no frame, by up to `count` units from `first` on. Stops at the
+    /// first unit that cannot join.
     fn join_run(&mut self, fetch: usize, first: u32, count: u32, actions: &mut Actions) -> u32 {
         let mut run = 0;
         let mut writable = self.has(PageId(first - 1), DIRTY);
         let extent = self.geometry.stretch_units();
         while run < count && first + run < self.geometry.units {
             let page = PageId(first + run);
-            // Adjacent placement extents may be on different servers.
+            // A run of pages ends at the border of a placement extent, because adjacent extents may be on different
+            // servers.
             if page.0.is_multiple_of(extent) {
                 break;
             }
             if self.head(page.0) != page || self.span(page) > 1 || !self.may_prefetch(page) {
                 break;
             }
-            // A page behind a write-protected page is protected, too. A separate fetch would cost more than an
-            // occasional trap.
+            // All pages after the first write-protected page are protected, too. To fetch them separately as writable
+            // pages would cost more than an occasional trap.
             writable &= self.will_be_written(page);
             self.used += 1;
             self.counters.fetched += 1;
@@ -94,14 +95,14 @@ impl Pager {
             && spare >= self.span(page) + margin
     }
 
-    /// Prefetches the remote pages of a range while there is spare room.
+    /// Prefetches the remote pages of a range while enough memory is free.
     pub(super) fn prefetch_range(&mut self, first: u32, count: u32, actions: &mut Actions) {
         let count = count.min(limits::PREFETCH_UNITS_MAX.max(self.ahead_units));
         self.prefetch_some(first, count, &mut { limits::PREFETCH_UNITS_MAX }, actions);
     }
 
-    /// Does the work of [`Self::prefetch_range`], but examines at most `pages_left` pages, and subtracts the number
-    /// examined.
+    /// Does the work of [`Self::prefetch_range`], but examines at most `pages_left` pages. Subtracts the number of
+    /// examined pages from `pages_left`.
     fn prefetch_some(&mut self, first: u32, count: u32, pages_left: &mut u32, actions: &mut Actions) {
         let end = first.saturating_add(count).min(self.geometry.units);
         let run_max = (limits::RUN_BYTES_MAX / self.geometry.unit_bytes).max(1);

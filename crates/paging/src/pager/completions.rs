@@ -21,8 +21,7 @@ impl Pager {
         self.ahead.push_back(page);
     }
 
-    /// Completes a failed fetch. If a thread waits for the page, fetches the page again. Otherwise gives up
-    /// the fetch.
+    /// Ends a failed fetch. If a thread waits for the page, starts another fetch.
     pub(super) fn refetch(&mut self, page: PageId, actions: &mut Actions) {
         let frame = self.its_frame(page);
         let wanted = self.has(page, WANTED);
@@ -57,7 +56,8 @@ impl Pager {
         }
         self.move_to(page, State::Resident);
         if !certain && !self.has(page, DIRTY) {
-            // Its bytes can be compared with the server's when the page leaves, because the page was copied in.
+            // The page may have been written to, so it counts as dirty. If it was copied in, a comparison with the
+            // server's bytes at its eviction shows whether it was.
             let guess = self.direct && !self.pool_of(page).class.moves;
             self.set(page, if guess { DIRTY | GUESSED } else { DIRTY });
         }
@@ -120,8 +120,8 @@ impl Pager {
         }
     }
 
-    /// Puts a page that could not be taken out back in view, unchanged, at the end of the policy's order. If the page
-    /// was discarded while it was leaving, drops it in place.
+    /// Makes a page resident again after an attempt to unmap it failed. The page becomes the newest one for the policy.
+    /// If the page was discarded in the meantime, starts another attempt to unmap it.
     pub(super) fn still_in_view(&mut self, page: PageId, actions: &mut Actions) {
         if let Some(frame) = self.its_frame(page) {
             self.pool(frame.wide).frames.put_empty(frame.index);
@@ -152,7 +152,8 @@ impl Pager {
         }
     }
 
-    /// Makes pages that could not leave victims again. This happens periodically, or at once if a fault waits for room.
+    /// Makes pages whose eviction a transfer prevented candidates for eviction again. Does so at intervals of
+    /// [`limits::HELD_MS`], or immediately if a fault waits for free memory.
     pub(super) fn look_again(&mut self, now_ms: u64) {
         let is_due = now_ms.saturating_sub(self.held_back_ms) >= limits::HELD_MS || !self.starved.is_empty();
         if self.held_back.is_empty() || !is_due {
@@ -180,7 +181,8 @@ impl Pager {
         self.settle(page, actions);
     }
 
-    /// Brings a page without local memory to rest. If a thread waits for the page, fetches the page again at once.
+    /// Marks a page without local memory as remote or untouched. If a thread waits for the page, fetches the page
+    /// again.
     pub(super) fn settle(&mut self, page: PageId, actions: &mut Actions) {
         self.move_to(page, if self.has(page, HELD) { State::Remote } else { State::Untouched });
         if self.has(page, WANTED) {
@@ -200,7 +202,7 @@ impl Pager {
         let moves = self.pool(frame.wide).class.moves;
         self.writing -= 1;
         if self.state(page) != State::Staged {
-            // The page was brought back or discarded during the write-back. Only the frame is still in use.
+            // The page became resident again or was discarded during the write-back. Only the frame is still in use.
             self.clear(page, WRITING);
             if self.state(page) == State::Fetching {
                 // A fetch is copying the page out of this frame. The completion of the fetch frees the frame.
@@ -240,14 +242,14 @@ impl Pager {
         self.settle(page, actions);
     }
 
-    /// Frees a frame whose page has left it.
+    /// Frees a frame after its write-back. The frame's page does not use the frame any more.
     pub(super) fn free_written(&mut self, frame: FrameId) {
         let moves = self.pool(frame.wide).class.moves;
         self.give_frame(frame, moves);
         self.used -= self.span_of(frame.wide) * u32::from(moves);
     }
 
-    /// Notes that a copy out of a page's old frame has ended. If the write-back of the frame ended before, frees the
+    /// Notes that a copy out of a page's old frame has ended. If the write-back of the frame has ended, too, frees the
     /// frame.
     pub(super) fn copy_done(&mut self, page: PageId) {
         if let Some(index) = self.copied_from.iter().position(|&(other, _)| other == page) {

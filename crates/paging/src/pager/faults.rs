@@ -1,4 +1,4 @@
-//! Faults: accesses to a page that is not in view, and writes to a page that is not open for writing.
+//! Faults: accesses to a page that is not mapped, and writes to a page that is write-protected.
 
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, GUESSED, HIDDEN, PREFETCHED, WANTED, WRITE, WRITING};
@@ -41,8 +41,8 @@ impl Pager {
     pub(super) fn wait_for(&mut self, page: PageId, write: bool) {
         self.counters.faults_waited += 1;
         self.set(page, WANTED);
-        // The fetch has already fixed whether the page arrives writable. If not, the page is opened for the write
-        // later.
+        // The fetch in progress has already fixed whether the page arrives writable. If it arrives protected, it is
+        // opened for writing later.
         if write {
             self.set(page, WRITE);
         }
@@ -73,7 +73,7 @@ impl Pager {
         }
     }
 
-    /// Queues a fault for which there is no room. The fault continues as soon as there is room.
+    /// Queues a fault for which there is no free memory. The fault continues as soon as there is enough.
     pub(super) fn starve(&mut self, page: PageId, write: bool, actions: &mut Actions) {
         if self.starved.len() == limits::STARVED_MAX {
             return actions.push(Action::Wake { page });
@@ -85,7 +85,7 @@ impl Pager {
         self.starved.push_back(page);
     }
 
-    /// Starts to bring in a page that has room and a frame.
+    /// Starts the fetch of a page whose memory and frame are already reserved.
     pub(super) fn launch(
         &mut self,
         page: PageId,
@@ -111,7 +111,7 @@ impl Pager {
         }
         let write = write || self.has(page, GUESSED);
         if write {
-            // A page fetched straight into view arrives writable. A page in a frame becomes writable when it is
+            // A page fetched without a frame is mapped writable. A page in a frame becomes writable when it is
             // installed.
             self.set(page, if frame.is_none() { DIRTY } else { WRITE });
         }
@@ -125,7 +125,8 @@ impl Pager {
             return self.wait_for(page, write);
         }
         if self.has(page, WRITING) {
-            // The link is still reading the frame. A second copy of the page avoids a wait for the link.
+            // The link is still reading the frame. Fetching a second copy of the page from the frame avoids a wait for
+            // the link.
             let Some(frame) = self.admit(page, actions) else {
                 return self.starve(page, write, actions);
             };

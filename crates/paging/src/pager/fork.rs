@@ -1,7 +1,7 @@
-//! Fork: brings a pager to rest, so that a copy of the pager can continue in another process.
+//! Fork: stops all transfers of a pager, so that a copy of the pager can continue in another process.
 //!
-//! At rest, every page is untouched, resident or remote. The operating system's copy-on-write shares the resident pages
-//! of the parent with the child. The servers must share the remote pages.
+//! When all transfers have ended, every page is untouched, resident or remote. The operating system's copy-on-write
+//! shares the resident pages of the parent with the child. The servers must share the remote pages.
 
 use super::Pager;
 use super::page::{DIRTY, HIDDEN, WRITING};
@@ -12,7 +12,7 @@ use crate::policy::{Cause, Leave};
 use crate::units::PageId;
 
 impl Pager {
-    /// Whether every page is at rest, no frame is in use and no fault waits for room.
+    /// Whether no page is in transit, no frame is in use and no fault waits for free memory.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.moving == 0 && self.writing == 0 && self.freeing == 0 && self.starved.is_empty()
@@ -38,7 +38,8 @@ impl Pager {
         if unit < end { Progress::Continue(unit) } else { Progress::Done }
     }
 
-    /// Starts to bring a page to rest. Returns false if the page is in transit. Its action must complete first.
+    /// Starts to make a page untouched, resident or remote; with `leave`, starts to evict it, too. Returns false if an
+    /// action on the page must complete first.
     fn settle_page(&mut self, page: PageId, leave: bool, actions: &mut Actions) -> bool {
         match self.state(page) {
             State::Untouched | State::Remote => true,
@@ -57,7 +58,7 @@ impl Pager {
         }
     }
 
-    /// Takes a page out of view, regardless of the policy's order. Returns false if the page needs a frame and none is
+    /// Starts to evict a page, regardless of the policy's order. Returns false if the page needs a frame and none is
     /// free.
     fn send_away(&mut self, page: PageId, actions: &mut Actions) -> bool {
         let dirty = self.has(page, DIRTY);
@@ -73,8 +74,8 @@ impl Pager {
         true
     }
 
-    /// Finds the first page in view among the units from `from` up to `end`, exclusive. Returns the page, its length in
-    /// units, and whether it counts as written.
+    /// Finds the first resident page among the units from `from` up to `end`, exclusive. Returns the page, its length
+    /// in units, and whether it counts as written.
     #[must_use]
     pub fn next_in_view(&self, from: u32, end: u32) -> Option<(PageId, u32, bool)> {
         let mut unit = from;
@@ -88,7 +89,8 @@ impl Pager {
         None
     }
 
-    /// Marks a unit as in view and possibly written. The pager saw no event for it. A huge page keeps its state.
+    /// Marks a unit as resident and possibly written, although the pager saw no event for it. If the unit belongs to a
+    /// resident page, only marks that page as written. Any other page in use keeps its state.
     pub fn adopt(&mut self, unit: u32) {
         let page = self.head(unit);
         match self.state(page) {

@@ -1,8 +1,9 @@
 //! Reference sampling: pages are unmapped so that their next access traps (a hint fault). The trap stands for the
 //! pseudo reference bit of paper 1.
 //!
-//! An unmapped page keeps its memory. If pages of its class are moved, its bytes are in a frame. If pages are protected
-//! instead, its bytes stay in place. For the policy, the page is still in view, and may be replaced.
+//! An unmapped page keeps its memory. If pages of its size are moved in frames, its bytes are in a frame. Otherwise its
+//! bytes stay at the page's address, and only the protection changes. For the policy, the page is still resident and
+//! may be replaced.
 
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, HIDDEN, WANTED, WRITE, WRITING};
@@ -13,7 +14,8 @@ use crate::policy::Leave;
 use crate::units::{FrameId, PageId};
 
 impl Pager {
-    /// Unmaps the pages that the policy asks for, up to a limit. Returns whether the policy may ask for more.
+    /// Unmaps the pages that the policy wants to sample, up to a limit. Returns whether the limit was reached, so that
+    /// the policy may want more.
     pub(super) fn hide_wished(&mut self, actions: &mut Actions) -> bool {
         for _ in 0..limits::HIDES_MAX {
             match self.policy.next_to_hide() {
@@ -25,12 +27,13 @@ impl Pager {
     }
 
     fn hide(&mut self, page: PageId, actions: &mut Actions) {
-        // An earlier write-back of the page may still be in progress. Its completion must find the page in view or
+        // An earlier write-back of the page may still be in progress. Its completion expects the page to be resident or
         // remote.
         if self.state(page) != State::Resident || self.has(page, WRITING) || self.guarded.contains(&page) {
             return;
         }
-        // If pages of the class are copied, the frames are reserved for dirty pages that are leaving.
+        // If pages of this size are copied to their addresses, the frames are reserved for dirty pages that are being
+        // evicted.
         let framed = !self.hides_in_place && self.pool_of(page).class.moves;
         let frame = if framed { self.empty_frame(page) } else { None };
         if frame.is_none() && !self.hides_in_place {
@@ -43,7 +46,7 @@ impl Pager {
         actions.push(Action::Hide { page, frame, is_clean: !self.has(page, DIRTY) });
     }
 
-    /// Notes the end of an attempt to unmap a page. `ok` says that the page is unmapped.
+    /// Notes the end of an attempt to unmap a page. `ok` says whether the page is unmapped.
     pub(super) fn hiding_done(&mut self, page: PageId, ok: bool, actions: &mut Actions) {
         let write = self.has(page, WRITE);
         if ok {
@@ -71,7 +74,7 @@ impl Pager {
     pub(super) fn show(&mut self, page: PageId, write: bool, actions: &mut Actions) {
         self.counters.faults_hidden += 1;
         self.policy.referenced(page, write);
-        // The page counts as wanted until it is mapped, so that it is not replaced before the access is repeated.
+        // The flag says that a thread waits for the page. It prevents the page's eviction until the access is repeated.
         self.set(page, WANTED);
         self.unhide(page, write, actions);
     }
@@ -88,7 +91,7 @@ impl Pager {
         actions.push(Action::Show { page, frame: self.hiding_frame(page), writable });
     }
 
-    /// Evicts an unmapped page whose bytes are in a frame. The page is already out of view.
+    /// Evicts an unmapped page whose bytes are in a frame. The page need not be unmapped again.
     pub(super) fn evict_hidden(&mut self, page: PageId, frame: FrameId, actions: &mut Actions) {
         self.clear(page, HIDDEN);
         self.leaving += self.span(page);
@@ -117,12 +120,12 @@ impl Pager {
         }
     }
 
-    /// Whether a page is unmapped, and no action on the page is in progress.
+    /// Whether a page is unmapped for reference sampling, and no action on the page is in progress.
     pub(super) fn is_hidden(&self, page: PageId) -> bool {
         self.state(page) == State::Staged && self.has(page, HIDDEN) && !self.has(page, WRITING)
     }
 
-    /// Returns the frame with an unmapped page's bytes, or `None` if the bytes are in place.
+    /// Returns the frame with an unmapped page's bytes, or `None` if the bytes are at the page's address.
     pub(super) fn hiding_frame(&self, page: PageId) -> Option<FrameId> {
         self.its_frame(page)
     }

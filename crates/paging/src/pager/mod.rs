@@ -1,7 +1,7 @@
 //! The pager: the only module that changes a page's state. Events arrive here, and `page` holds the state of each page.
-//! `faults` answers accesses, `completions` continues where an action has ended. `room` finds memory, `shape` discards
-//! and changes page sizes, `ahead` prefetches, `habits` predicts writes. `hide` unmaps pages for reference sampling,
-//! and `fork` brings all pages to rest.
+//! `faults` answers accesses, `completions` continues after an action has ended. `room` frees memory, `shape` discards
+//! pages and changes page sizes, `ahead` prefetches, `habits` predicts writes. `hide` unmaps pages for reference
+//! sampling, and `fork` stops all transfers.
 //!
 //! ```text
 //!  untouched ──► fetching ──► resident ◄──► opening (first write)
@@ -66,13 +66,13 @@ pub struct Pager {
     budget: u32,
     low: u32,
     high: u32,
-    /// Number of further faults for which the pager keeps room for a run of pages.
+    /// Number of future faults during which the pager still keeps room for a run of pages.
     run_faults: u32,
     /// Number of units that are resident, staged or in flight.
     used: u32,
     /// Number of used units that are becoming free.
     leaving: u32,
-    /// Number of used units that become free as soon as they are out of view.
+    /// Number of used units that become free as soon as they are unmapped.
     leaving_clean: u32,
     /// Number of free frames whose memory is being returned to the system. `freeing` counts their units.
     frees: u32,
@@ -87,19 +87,20 @@ pub struct Pager {
     resting: bool,
     /// Number of units that were accessed and not discarded, rounded up to whole blocks.
     touched: u32,
-    /// Number of accessed units in each placement extent, if a block has one unit. `extents` is the number of extents
-    /// with accessed units.
+    /// Number of accessed units in each placement extent. Used only if a block has one unit. `extents` is the number of
+    /// extents with accessed units.
     in_extent: Vec<u16>,
     extents: u32,
     starved: VecDeque<PageId>,
     ahead: VecDeque<PageId>,
-    /// Pages that are being copied out of frames whose write-back has ended, and these frames.
+    /// Pages that are being copied out of frames, with these frames. The write-backs of the frames have ended.
     copied_from: Vec<(PageId, FrameId)>,
     guarded: [PageId; 2],
-    /// Frequency of writes to pages that were written before, as a share of [`u16::MAX`]. The index is
-    /// [`page::WRITTEN_BEFORE`] minus one.
+    /// Frequency of writes to pages that were written before, as a share of [`u16::MAX`]. The index is the page's value
+    /// of [`page::WRITTEN_BEFORE`] minus one.
     habits: [u16; 3],
-    /// Pages that could not leave because a transfer held them. `held_back_ms` is the time of their last check.
+    /// Pages that could not be evicted because a transfer was using them. `held_back_ms` is the time of their last
+    /// check.
     held_back: Vec<PageId>,
     held_back_ms: u64,
     counters: Counters,
@@ -162,7 +163,7 @@ impl Pager {
             ahead: VecDeque::with_capacity(config.wide.frames.max(config.small.frames) as usize + 1),
             copied_from: Vec::with_capacity((config.small.frames + config.wide.frames) as usize),
             guarded: [PageId(u32::MAX); 2],
-            // At the start, a page that was written to last time is predicted to be written again. Observations replace
+            // Initially, a page that was written to last time is predicted to be written again. Observations replace
             // this value.
             habits: [0, 0, u16::MAX],
             held_back: Vec::with_capacity(limits::HELD_MAX),
@@ -217,8 +218,8 @@ impl Pager {
                 self.prefetch_range(first, end.saturating_sub(first), actions);
             }
             Event::Settle { first, end, leave } => {
-                // A pager that comes to rest gets no ticks. If a fault waits for room, pages that could not leave
-                // become victims again here.
+                // While a fork waits for the pager's transfers, the pager gets no ticks. If a fault waits for free
+                // memory, this call makes pages whose eviction failed candidates again.
                 self.look_again(self.held_back_ms);
                 progress = self.settle_range(first, end, leave, actions);
             }
@@ -247,14 +248,14 @@ impl Pager {
         self.used + self.spare() + self.freeing
     }
 
-    /// Whether any page is in transit. Discarded pages in transit still count as accessed.
+    /// Whether any page is in transit. A discarded page counts as accessed until its transit ends.
     #[must_use]
     pub fn is_moving(&self) -> bool {
         self.moving > 0 || self.writing > 0
     }
 
-    /// Returns the number of units that need a place on a server sooner or later: the units accessed and not discarded,
-    /// rounded up to whole blocks.
+    /// Returns the number of units that need a place on a server sooner or later. These are the units accessed and not
+    /// discarded, rounded up to whole blocks.
     #[must_use]
     pub fn touched_units(&self) -> u32 {
         self.touched
@@ -279,8 +280,8 @@ impl Pager {
         &self.counters
     }
 
-    /// Writes the choices that the policy and the prefetcher made, one line each. A line is empty if there are no
-    /// choices.
+    /// Writes the choices that the policy and the prefetcher made, on one line each. If either made no choices, its
+    /// line is empty.
     ///
     /// # Errors
     /// Returns the errors of `out`.
@@ -290,7 +291,7 @@ impl Pager {
         self.prefetcher.describe(out)
     }
 
-    /// Writes the state of the pager as text.
+    /// Writes the present state of the pager as text.
     ///
     /// # Errors
     /// Returns the errors of `out`.

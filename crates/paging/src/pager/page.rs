@@ -1,4 +1,4 @@
-//! The record of each page: its state, flags and frame. Counts that follow from these records are kept here, too.
+//! The record of each page: its state, flags and frame. Counters derived from these records are kept here, too.
 
 use super::transitions;
 use super::{Pager, Pool};
@@ -12,9 +12,9 @@ pub(super) const DIRTY: u16 = 1;
 pub(super) const HELD: u16 = 2;
 /// A thread waits for the page.
 pub(super) const WANTED: u16 = 4;
-/// A thread waits to write to the page. If the page is on its way into view, it arrives writable.
+/// A thread waits to write to the page. If the page is being fetched or installed, it will be mapped writable.
 pub(super) const WRITE: u16 = 8;
-/// The page leaves the view because it was discarded.
+/// The page is being unmapped because it was discarded.
 pub(super) const DISCARDED: u16 = 16;
 /// The page was prefetched and has not been used.
 pub(super) const PREFETCHED: u16 = 32;
@@ -22,16 +22,16 @@ pub(super) const PREFETCHED: u16 = 32;
 pub(super) const WRITING: u16 = 64;
 /// The bytes of the write-back in progress are out of date. The server drops them when the write-back ends.
 pub(super) const STALE: u16 = 128;
-/// The page came into view open for writing, because of earlier writes or because it could not be protected. It is not
-/// known whether the page was written to since then.
+/// The page was mapped writable, because of earlier writes or because it could not be protected. It is not known
+/// whether the page was written to since then.
 pub(super) const GUESSED: u16 = 256;
-/// Two bits. They are 3 if the page was written to when it was last in view. Each later time in view without a write
+/// Two bits. They are 3 if the page was written to during its last stay in memory. Each later stay without a write
 /// lowers them by one.
 pub(super) const WRITTEN_BEFORE: u16 = 3 << WRITTEN_SHIFT;
 pub(super) const WRITTEN_SHIFT: u32 = 9;
 /// The page is unmapped for reference sampling, or is being unmapped.
 pub(super) const HIDDEN: u16 = 2048;
-/// A transfer held the page when the page had to leave. The page is no victim until the next check.
+/// A transfer prevented the page's eviction. The page is not chosen as a victim until the next check.
 pub(super) const HELD_BACK: u16 = 4096;
 
 impl Pager {
@@ -49,7 +49,7 @@ impl Pager {
         }
     }
 
-    /// Returns the cause of a page's arrival in view, as a policy sees it.
+    /// Returns the cause of a page's arrival in memory, in the terms of a policy.
     pub(super) fn cause(&self, page: PageId) -> Cause {
         match (self.has(page, PREFETCHED), self.has(page, DIRTY)) {
             (true, _) => Cause::Ahead,
@@ -84,7 +84,7 @@ impl Pager {
         self.frame.set(page, self.span(page) > 1, frame.map(|frame| frame.index));
     }
 
-    /// Returns the units of free frames that keep their memory.
+    /// Returns the number of units of free frames that keep their memory.
     pub(super) fn spare(&self) -> u32 {
         let of = |pool: &Pool, span| {
             if pool.class.moves { pool.frames.filled() * span } else { 0 }

@@ -1,4 +1,4 @@
-//! Room: the budget, the watermarks, the faults that wait for memory, and the choice of pages that leave.
+//! Room: the budget, the watermarks, the faults that wait for memory, and the choice of victims.
 
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, GUESSED, HELD, HELD_BACK, HIDDEN, PREFETCHED, WANTED, WRITE, WRITING};
@@ -14,11 +14,12 @@ impl Pager {
         self.set_watermarks();
     }
 
-    /// Sets how much memory is kept free. The amount is small, because free memory holds no pages. For example, in a
-    /// tree with half of its memory local, each hundredth of the budget kept free costs two hundredths more misses.
+    /// Sets how much memory is kept free. The amount is small, because free memory holds no pages. For example, if half
+    /// of a program's tree is local, each 1 % of the budget kept free causes 2 % more misses.
     pub(super) fn set_watermarks(&mut self) {
         let block = self.geometry.block_units;
-        // If victims leave in the step that chose them, only runs need more room than one batch of victims frees.
+        // With `direct`, victims are freed in the step that chooses them. Only runs of pages then need more room than
+        // one batch of victims frees.
         let lone = self.direct && self.run_faults == 0;
         let (low, batch, share) = match (block > 1 && self.affords_wide(), self.small.class.moves) {
             (true, _) => (block, block, 16),
@@ -36,7 +37,7 @@ impl Pager {
         self.budget >= limits::WIDE_PAGES_MIN * self.geometry.block_units
     }
 
-    /// Notes whether an access caused prefetching. If so, the pager keeps room for a run for the next
+    /// Notes whether an access caused prefetching. If so, the pager keeps room for a run of pages during the next
     /// [`limits::RUN_FAULTS`] accesses.
     pub(super) fn note_run(&mut self, came: bool) {
         let before = self.run_faults;
@@ -64,8 +65,8 @@ impl Pager {
         self.pool(wide).frames.take_empty().map(|index| Some(FrameId { wide, index }))
     }
 
-    /// Checks whether `span` units of new memory fit now. If only free frames prevent this, starts to return a bounded
-    /// number of them to the system. Once they are returned, there is room.
+    /// Checks whether `span` units of new memory fit into the budget now. If only free frames prevent this, starts to
+    /// return a bounded number of them to the system. Their return makes room.
     pub(super) fn has_room(&mut self, span: u32, actions: &mut Actions) -> bool {
         let mut over = (self.local_units() + span).saturating_sub(self.budget);
         if over == 0 {
@@ -87,8 +88,8 @@ impl Pager {
         false
     }
 
-    /// Resumes faults that wait for room, then keeps the room between the watermarks. If the budget shrank, free frames
-    /// that keep their memory are returned to the system first.
+    /// Resumes faults that wait for free memory, then evicts pages until the free memory is between the watermarks. If
+    /// the budget shrank, first returns free frames that keep their memory to the system.
     pub(super) fn balance(&mut self, actions: &mut Actions, keeps: &dyn Fn(PageId) -> bool) {
         if self.local_units() > self.budget {
             self.has_room(0, actions);
@@ -113,13 +114,13 @@ impl Pager {
         self.help_starved(need, actions, keeps);
     }
 
-    /// Returns the units that are free, or will be free without further action. The number is negative if the budget
-    /// shrank below the used units.
+    /// Returns the units that are free, or become free when the actions in progress end. The number is negative if the
+    /// budget shrank below the used units.
     pub(super) fn expected(&self) -> i64 {
         i64::from(self.budget) - i64::from(self.used) + i64::from(self.leaving)
     }
 
-    /// Drops a clean page for a fault that waits for room. Then the fault need not wait for a write-back.
+    /// Drops clean pages for a fault that waits for free memory, so that the fault need not wait for a write-back.
     pub(super) fn help_starved(&mut self, need: u32, actions: &mut Actions, keeps: &dyn Fn(PageId) -> bool) {
         if need == 0 {
             return;
@@ -132,7 +133,7 @@ impl Pager {
             }
             tries += 1;
         }
-        // The room of the dropped page is free at once, so waiting faults continue now.
+        // Dropping a clean page may free its memory immediately. So waiting faults are retried now.
         while let Some(&page) = self.starved.front() {
             if !self.resume(page, actions) {
                 break;
@@ -141,7 +142,7 @@ impl Pager {
         }
     }
 
-    /// Retries a waiting fault. Returns true if the fault no longer waits for room.
+    /// Retries a waiting fault. Returns false if the fault must still wait for free memory.
     pub(super) fn resume(&mut self, page: PageId, actions: &mut Actions) -> bool {
         if !self.has(page, WANTED) {
             return true;
@@ -161,8 +162,8 @@ impl Pager {
                 self.clear(page, WANTED | WRITE);
                 let waiting = self.starved.len();
                 self.minor_fault(page, write, actions);
-                // The fault has to wait again, so it is now queued twice. Its first entry stays at the front, and its
-                // new entry at the back is removed.
+                // The fault has to wait again, and `minor_fault` queued it a second time. Its first entry stays at the
+                // front of the queue. Its new entry at the back is removed.
                 if self.starved.len() > waiting {
                     self.starved.pop_back();
                     return false;
@@ -173,7 +174,7 @@ impl Pager {
         true
     }
 
-    /// Takes the policy's next victim out of view. Returns false if no page can leave.
+    /// Evicts the policy's next victim. Returns false if no page can be evicted.
     pub(super) fn evict(&mut self, clean_only: bool, actions: &mut Actions, keeps: &dyn Fn(PageId) -> bool) -> bool {
         if self.held_back.len() == limits::HELD_MAX {
             return false;
@@ -222,7 +223,7 @@ impl Pager {
         pool.frames.has_empty() || (self.direct && !pool.class.moves)
     }
 
-    /// Drops the oldest page that was prefetched and not used. Returns false if there is no such page.
+    /// Drops the oldest page that was prefetched but never used. Returns false if there is no such page.
     pub(super) fn drop_prefetched(&mut self) -> bool {
         let Some(page) = self.ahead.pop_front() else {
             return false;
@@ -261,20 +262,21 @@ impl Pager {
         actions.push(Action::TakeOut { page, frame, bytes });
     }
 
-    /// Notes that the attempt to take a page out of view has ended. The page then no longer counts as leaving.
+    /// Notes that the attempt to evict a page has ended. The page then no longer counts in `leaving`.
     pub(super) fn leave_done(&mut self, page: PageId) {
         match self.state(page) {
             State::TakingOut => {
                 self.leaving -= self.span(page);
                 self.leaving_clean -= if self.frees_at_once(page) { self.span(page) } else { 0 };
             }
-            // A staged page counts as leaving only if it uses budget while it is written back.
+            // A staged page counts in `leaving` only if pages of its size are moved in frames. Only such a page uses
+            // budget while it is written back.
             State::Staged if self.pool_of(page).class.moves => self.leaving -= self.span(page),
             _ => {}
         }
     }
 
-    /// Whether a page's memory becomes free as soon as the page is out of view.
+    /// Whether a page's memory becomes free as soon as the page is unmapped.
     pub(super) fn frees_at_once(&self, page: PageId) -> bool {
         !self.has(page, DIRTY) || !self.pool_of(page).class.moves
     }

@@ -1,4 +1,4 @@
-//! Shape: discards of pages, and changes of blocks between base pages and one huge page.
+//! Shape: discards pages, and changes blocks between base pages and one huge page.
 
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, GUESSED, HELD, HIDDEN, PREFETCHED, STALE, WANTED, WRITE, WRITING, WRITTEN_BEFORE};
@@ -17,8 +17,8 @@ impl Pager {
             let page = self.head(unit);
             let span = self.span(page);
             let whole = page.0 >= first && page.0 + span <= end;
-            // A prefetched page gets no completion. A caller that waits for a completion of the page would wait for
-            // ever.
+            // No completion follows for a prefetched page that waits in a frame. A caller that waits for one would wait
+            // for ever. So the page is dropped here.
             if !whole && self.state(page) == State::Staged && self.has(page, PREFETCHED) {
                 self.drop_prefetched_page(page);
             }
@@ -31,8 +31,8 @@ impl Pager {
             if whole && !self.discard_page(page, actions) {
                 return Progress::Busy(unit);
             }
-            // If the page was split, its units are discarded one by one. If the page is untouched, there is nothing to
-            // discard.
+            // If the page was split above, the loop continues with the same unit and discards the new pages one by one.
+            // If the page is untouched, there is nothing to discard.
             if whole || self.span(page) == span {
                 unit = page.0 + span;
             }
@@ -91,7 +91,7 @@ impl Pager {
         }
     }
 
-    /// Splits a huge page at rest into base pages. Returns false if the page is in transit.
+    /// Splits a resident, remote or untouched huge page into base pages. Returns false if the page is in transit.
     pub(super) fn split(&mut self, page: PageId) -> bool {
         let state = self.state(page);
         let span = self.span(page);
@@ -114,7 +114,8 @@ impl Pager {
         true
     }
 
-    /// Decides whether a unit's block comes in as base pages or as a huge page. Changes nothing if the block is in use.
+    /// Decides whether a unit's block is fetched as base pages or as a huge page. Changes nothing if the block is in
+    /// use.
     pub(super) fn choose_grain(&mut self, unit: u32) {
         let block = self.geometry.block(unit);
         if !self.block_is_away(block) {

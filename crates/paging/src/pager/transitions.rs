@@ -1,8 +1,8 @@
-//! The states of a page as two tables: the allowed changes of state, and for each completion the states in which it may
-//! arrive.
+//! The states of a page as two tables. One lists the allowed changes of state. The other lists, for each completion,
+//! the states in which it may arrive.
 //!
 //! Debug builds check every change and every completion against these tables. A completion that does not fit the page's
-//! state was reported twice, or the page has no action in progress.
+//! state was reported twice, or belongs to no action in progress.
 
 use super::Pager;
 use super::page::WRITING;
@@ -62,12 +62,12 @@ pub const COMPLETIONS: [(&str, &[State]); 6] = [
     ("Opened", &[Opening]),
     ("TakenOut", &[TakingOut]),
     ("Hidden", &[Hiding]),
-    // While its frame is written back, a page may reach any of these states without the frame.
+    // While a frame is written back, its page may give up the frame and reach any of these states.
     ("WrittenBack", &[Untouched, Fetching, Installing, Resident, Opening, TakingOut, Staged]),
 ];
 
 impl Pager {
-    /// Whether an event may arrive in the present state of its page. The check restricts only completions.
+    /// Whether an event may arrive in the present state of its page. Only completions are restricted.
     pub(super) fn is_legal(&self, event: &Event) -> bool {
         let (name, first, count) = match *event {
             Event::Fetched { page, .. } => ("Fetched", page, 1),

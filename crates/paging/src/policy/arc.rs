@@ -1,5 +1,5 @@
-//! ARC: two LRU lists, one of pages seen once and one of pages seen more often. When an evicted page comes back, the
-//! share of the list that evicted it grows (Megiddo & Modha, FAST'03, figure 4).
+//! ARC: one LRU list of pages seen once, and one of pages seen more often. When an evicted page comes back, the list
+//! that evicted it gains a larger share of memory (Megiddo & Modha, FAST'03, figure 4).
 
 use super::list::{Capacity, Lists};
 use super::{Cause, Info, Leave, Policy};
@@ -13,23 +13,23 @@ pub(super) const INFO: Info = Info {
     build: |space, _| Box::new(Arc::new(space.units)),
 };
 
-/// T1: the pages in view that were seen once recently.
+/// T1: the resident pages that were seen once recently.
 const ONCE: usize = 0;
-/// T2: the pages in view that were seen at least twice recently.
+/// T2: the resident pages that were seen at least twice recently.
 const OFTEN: usize = 1;
 /// B1: the pages that were evicted from T1.
 const GONE_ONCE: usize = 2;
 /// B2: the pages that were evicted from T2.
 const GONE_OFTEN: usize = 3;
-/// A page that is about to come back from B1. If it has a mark, it comes back from B2.
+/// The list of the page that is about to come back, if any. The page was in B1, or, if its mark is set, in B2.
 const COMING: usize = 4;
 
-/// Memory use: two links a unit.
+/// Memory use: two links per unit.
 #[derive(Debug)]
 pub(super) struct Arc {
     lists: Lists<5>,
     capacity: Capacity,
-    /// p: the target size of T1 in pages. It is a real number, like the paper's steps.
+    /// p: the target size of T1, in pages. It is a fraction, because the paper's steps are fractions.
     target: f64,
     /// Whether the page that is about to come back was in B2.
     coming_often: bool,
@@ -40,7 +40,8 @@ impl Arc {
         Self { lists: Lists::new(units), capacity: Capacity::default(), target: 0.0, coming_often: false }
     }
 
-    /// Adapts the target if a page comes back from B1 or B2: the paper's cases II and III.
+    /// Adapts the target if a page comes back from B1 or B2, as in the paper's cases II and III. Returns whether the
+    /// page comes back from either list.
     fn learn(&mut self, page: PageId) -> bool {
         let (once, often) = (f64::from(self.lists.len(GONE_ONCE)), f64::from(self.lists.len(GONE_OFTEN)));
         match self.lists.of(page) {
@@ -71,9 +72,9 @@ impl Policy for Arc {
         let list = if self.learn(page) { OFTEN } else { ONCE };
         self.lists.move_back(list, page);
         self.coming_often = false;
-        // The paper's case IV drops the oldest ghost before the victim becomes a ghost and the page arrives. Here the
-        // oldest ghost is dropped after both. The resulting lists are the same: |T1| + |B1| <= c, and all four together
-        // <= 2c.
+        // In the paper's case IV, the oldest ghost is dropped before the victim becomes a ghost and the page arrives.
+        // Here, the oldest ghost is dropped last. The resulting lists are the same: |T1| + |B1| <= c, and all four
+        // together <= 2c.
         let pages = self.capacity.pages();
         while self.lists.len(ONCE) + self.lists.len(GONE_ONCE) > pages && self.lists.pop_front(GONE_ONCE).is_some() {}
         let in_view = self.lists.len(ONCE) + self.lists.len(OFTEN);
@@ -117,14 +118,15 @@ mod tests {
     fn the_share_of_pages_seen_once_follows_what_comes_back() {
         let mut trial = Trial::new(Box::new(Arc::new(64)), 4);
         assert_eq!(trial.victims(&[0, 1, 2, 3, 0, 1]), []);
-        // Pages 0 and 1 were seen twice. T1 = 2 3, T2 = 0 1, and the target of T1 is 0. So T1 gives up its pages first.
+        // Pages 0 and 1 were seen twice. T1 = 2 3, T2 = 0 1, and the target of T1 is 0. So pages of T1 are evicted
+        // first.
         assert_eq!(trial.victims(&[4, 5]), [2, 3]);
-        // B1 = 2 3. The return of 2 raises the target to 1. T1 has two pages, so it gives up one.
+        // B1 = 2 3. The return of 2 raises the target to 1. T1 has two pages, so one of them is evicted.
         assert_eq!(trial.victims(&[2]), [4]);
-        // B1 = 3 4. The return of 3 raises the target to 2. T1 has one page, so T2 gives up 0.
+        // B1 = 3 4. The return of 3 raises the target to 2. T1 has only one page, so page 0 of T2 is evicted.
         assert_eq!(trial.victims(&[3]), [0]);
-        // B2 = 0. Page 0 comes back, and the target falls to 1. T1 = 5 has this size. In a tie, the return of a page of
-        // B2 makes T1 give up its page.
+        // B2 = 0. Page 0 comes back, and the target falls to 1. T1 = 5 has exactly this size. After a return from B2,
+        // such a tie evicts a page of T1.
         assert_eq!(trial.victims(&[0]), [5]);
         assert!([0, 1, 2, 3].iter().all(|&page| trial.holds(page)));
     }

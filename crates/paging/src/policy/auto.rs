@@ -1,15 +1,15 @@
-//! Auto: follows the policy that does best with a random sample of the program's own pages.
+//! Auto: follows the candidate policy that has the fewest misses on a random sample of the program's own pages.
 //!
 //! One unit in 16, drawn at random, is sampled. Each candidate policy has a [shadow cache](super::shadows), which
-//! simulates the candidate on the sample. The shadow caches must see the references to sampled pages. So a sampled page
-//! in view is unmapped some time after a reference, and its next reference traps. Few pages are unmapped, so this costs
-//! little compared with faults.
+//! simulates the candidate on the sample. The shadow caches must see the references to sampled pages. So some time
+//! after a reference, a sampled page is unmapped, and its next reference traps. Few pages are unmapped, so these traps
+//! cost little compared with faults.
 //!
-//! Where unmapping is expensive, the sampled pages form a first-in first-out queue with half their share of memory. A
-//! sampled page then leaves soon, and its next reference is seen as a return.
+//! If pages cannot be unmapped cheaply, the sampled pages form a first-in first-out queue with half their share of
+//! memory. A sampled page is then evicted soon, and its next reference is seen as a return.
 //!
 //! All other pages follow the candidate with the best shadow cache. They change to another candidate as soon as the
-//! difference is beyond chance.
+//! difference is statistically significant.
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -22,74 +22,77 @@ use super::{Cause, Info, Leave, Policy, Space};
 use crate::limits;
 use crate::units::PageId;
 
-/// Fewest pages in view with which a sample is meaningful. With fewer pages, all pages follow the baseline. With more,
-/// they start with the candidate at `FIRST`.
+/// Minimum number of resident pages for a meaningful sample. With fewer pages, all pages follow the baseline. With
+/// more, they start with the candidate at `FIRST`.
 const PAGES_MIN: u32 = 128;
 /// Number of references to sampled pages between two comparisons of the candidates.
 const JUDGE_EVERY: u32 = 16;
-/// The counts are halved when a candidate has more returns than this number times the sampled pages that the followed
-/// candidate would hold.
+/// The counts of returns are halved when a candidate has more returns than `MEMORY` times the number of sampled pages
+/// in a shadow cache. A return is the arrival of a page that was evicted before.
 const MEMORY: u32 = 8;
-/// Fewest returns at which counts are halved.
+/// A candidate must have more than this number of returns before the counts of returns are halved.
 const MEMORY_MIN: u32 = 64;
-/// The candidate changes only if the followed one does worse by this number of standard deviations. The number is large
-/// because references are not independent of each other.
+/// The candidate changes only if the followed one has more returns than another by this number of standard deviations.
+/// The number is large because references are not independent of each other.
 const CERTAIN: f64 = 4.0;
-/// The candidate changes only if the followed one has more returns than the other, by this factor.
+/// The candidate changes only if the followed one has more returns than another by this factor.
 const MARGIN: f64 = 1.05;
-/// Denominator of a share of local memory. When as many pages as this share have arrived since a sampled page's last
-/// reference, the sampled page is unmapped.
+/// A sampled page is unmapped after as many arrivals as 1 / `HIDE_AFTER_PARTS` of local memory holds, counted since the
+/// page's last reference.
 const HIDE_AFTER_PARTS: u32 = 8;
-/// Divisor of the sample's share of memory if pages are not unmapped. With less memory, sampled pages leave sooner. So
-/// more of their references are seen as returns.
+/// Divisor of the sample's share of memory if pages are not unmapped. With less memory, sampled pages are evicted
+/// sooner, and more of their references are seen as returns.
 const SHORT: u32 = 2;
-/// Fewest arrivals for each page that is unmapped.
+/// At most one page is unmapped for this number of arrivals.
 const ARRIVALS_A_HIDE: u32 = 8;
-/// Most pages that may be unmapped in one burst. No more arrivals are saved up than this burst needs.
+/// Maximum number of pages unmapped in one burst. The count of saved arrivals is limited to what such a burst needs.
 const HIDES_SAVED: u32 = 64;
 
-/// Mask of the group in a page's byte. The age is in the bits above.
+/// Mask of the group number in a page's byte. The bits above the mask hold the age.
 const GROUP: u8 = 0xf;
 /// Shift of the age in a page's byte.
 const AGE_SHIFT: u32 = 4;
 /// Number of ages that pass while as many pages arrive as local memory holds. A reference at the age of the page's
-/// arrival says nothing about the page's future.
+/// arrival, or at the next age, says nothing about the page's future.
 const AGES_A_TURN: u32 = 8;
 
-/// The candidates. The first is the baseline.
+/// The candidate policies. The first is the baseline.
 const CANDIDATES: [&str; 4] = ["swap-in-history", "lirs:ghost_percent=30", "s3-fifo", "w-tinylfu"];
 /// Index of the baseline.
 const BASELINE: usize = 0;
 /// Index of the candidate followed at the start.
 const FIRST: usize = 1;
 /// Index of the guard, one more shadow cache of the baseline. The guard has the sample's share of memory, plus a
-/// quarter of the sampled pages beyond that share. A loop that just fits into memory may not fit into the exact share.
-/// Only the larger share shows that the baseline would keep such a loop.
+/// quarter of the sampled pages that do not fit into this share. A loop that just fits into memory may not fit into the
+/// exact share. Only the larger cache shows that the baseline would keep such a loop.
 const GUARD: usize = CANDIDATES.len();
-/// Number of returns after which the guard is checked: the returns expected of the sample at the return rate of all
-/// pages.
+/// The guard is checked after this number of expected returns of sampled pages. The expectation assumes that sampled
+/// pages return at the same rate as all pages.
 const WATCH_MIN: u64 = 48;
-/// Divisor of the expected returns. If the guard had no more returns than the quotient, the baseline is followed at
-/// once, and the present candidate is barred.
+/// If the guard had at most 1 / `WATCH_FEW` of the expected returns, the baseline is followed immediately, and the
+/// present candidate is barred.
 const WATCH_FEW: u64 = 8;
-/// Fewest real returns, scaled to the sample, before they are compared with the returns in the baseline's shadow cache.
-/// There must also be as many as known sampled pages. The comparison is needed because the shadow cache may be wrong.
-/// If the baseline would have had fewer returns, it is followed again, and all other candidates are barred.
+/// The returns of pages that are not sampled (real returns) are scaled to the sample and compared with the baseline's
+/// shadow cache. The comparison needs at least this number of real returns, and one for each known sampled page. It
+/// detects a shadow cache that predicts wrongly. If the baseline would have had fewer returns, it is followed again,
+/// and all other candidates are barred.
 const RETURNS_MIN: f64 = 192.0;
-/// Number of standard deviations that is enough for that comparison, once all candidates were barred before.
+/// If all candidates were barred before, the comparison of real returns with the baseline's returns needs no minimum
+/// number. The real returns must then exceed the baseline's by this number of standard deviations.
 const CLEAR: f64 = 2.0;
-/// The record of returns is halved when the real returns exceed this multiple of the known pages.
+/// The record of returns is halved when the real returns (of pages that are not sampled), scaled to the sample, exceed
+/// this multiple of the known sampled pages.
 const ROUNDS_KEPT: f64 = 8.0;
-/// Length of the first bar of one candidate, in returns for each page of local memory. Each further bar of the
-/// candidate is twice as long.
+/// Duration of the first bar of one candidate, in returns for each page of local memory. A barred candidate is not
+/// followed. Each further bar of the candidate lasts twice as long.
 const BAR_ONE: u64 = 32;
-/// Length of the first bar of all candidates except the baseline, in returns for each page of local memory. Each
-/// further bar is twice as long.
+/// Duration of the first bar of all candidates except the baseline, in returns for each page of local memory. A barred
+/// candidate is not followed. Each further bar lasts twice as long.
 const BAR_ALL: u64 = 8;
-/// Index of the group of sampled pages, if they have a group of their own. It follows the groups of the candidates.
+/// Index of the group of sampled pages, used if pages are not unmapped. It follows the groups of the candidates.
 const SAMPLE: usize = CANDIDATES.len();
 const _: () = assert!(SAMPLE < GROUP as usize);
-/// Number of changes of candidate that are remembered for the report.
+/// Number of the latest changes of candidate that the report shows.
 const TURNS: usize = 8;
 
 pub(super) const INFO: Info = Info {
@@ -97,8 +100,8 @@ pub(super) const INFO: Info = Info {
     summary: "the best on a sample of the program's own pages: swap-in-history, lirs, s3-fifo or w-tinylfu",
     source: "miniature simulation, ATC 2017, of sampled pages",
     params: &[],
-    // With mixed page sizes there is no sample: single units would impede huge pages, and there are too few blocks. The
-    // baseline does as well as the other candidates there.
+    // With mixed page sizes there is no sample. Sampling single units would prevent huge pages, and there are too few
+    // blocks to sample. With mixed page sizes, the baseline does as well as the other candidates.
     build: |space, _| match space.block_units {
         1 => Box::new(Auto::new(space)),
         _ => Box::new(SwapInHistory::new(space.units, 1)),
@@ -108,11 +111,11 @@ pub(super) const INFO: Info = Info {
 /// Pages that one policy orders.
 struct Group {
     policy: Box<dyn Policy>,
-    /// Number of pages in view.
+    /// Number of resident pages.
     present: u32,
 }
 
-/// Returns counted since the baseline was left or was followed again.
+/// Numbers of returns, counted since the baseline was last adopted or abandoned.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     /// Returns of pages that are not sampled.
@@ -121,10 +124,10 @@ struct Record {
     baseline: u32,
 }
 
-/// A bar: while it lasts, a candidate is not followed.
+/// The time during which a candidate must not be followed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bar {
-    /// The number of returns of all pages at which the bar ends.
+    /// The bar ends when the number of returns of all pages reaches this value.
     until: u64,
     /// How often the candidate was barred.
     times: u32,
@@ -143,43 +146,43 @@ struct Turn {
     to: usize,
 }
 
-/// Memory use: a byte and a bit a unit; thirteen bytes and the state of five shadow caches for each sampled unit; and
+/// Memory use: one byte and one bit per unit; thirteen bytes and the state of five shadow caches per sampled unit; and
 /// the full state of each candidate that was ever followed.
 pub(super) struct Auto {
     shadows: Shadows,
-    /// The sampled pages in view, by their names in the sample. The group is used only if pages are not unmapped. While
-    /// the group exceeds its share of memory, its pages leave first.
+    /// The resident sampled pages, by their names in the sample. The group is used only if pages are not unmapped.
+    /// While the group holds more than its share of memory, its pages are evicted first.
     sample: Group,
     hides: bool,
     which: Sample,
-    /// For each candidate: the pages that came in while it was followed.
+    /// For each candidate: the resident pages that arrived while the candidate was followed.
     followers: Vec<Group>,
-    /// For each unit in view: its group plus one in the low four bits, and the age of its arrival in the high four
+    /// For each resident unit: its group plus one in the low four bits, and the age of its arrival in the high four
     /// bits.
     group: Vec<u8>,
-    /// The current age. It grows by one each time an eighth of local memory has arrived.
+    /// The current age, modulo 16. It grows by one each time as many pages arrive as an eighth of local memory holds.
     age: u8,
     age_left: u32,
-    /// One bit for each unit, set if the unit was in view before and has not been discarded since.
+    /// One bit for each unit. It is set if the unit was resident before and has not been discarded since.
     known: Vec<u64>,
-    /// Number of known pages.
+    /// Number of pages whose bit in `known` is set.
     known_all: u32,
-    /// Number of known pages that are sampled.
+    /// Number of sampled pages that are known, so that their next arrival is a return.
     known_sample: u32,
     arrivals: u32,
-    /// Number of arrivals that have not been used to unmap a page.
+    /// Number of arrivals that can still be spent on unmapping pages.
     saved: u32,
-    /// Returns of all pages since the guard was last checked.
+    /// Number of returns of all pages since the guard was last checked.
     watched: u32,
-    /// Returns in the guard's shadow cache since the guard was last checked.
+    /// Number of returns in the guard's shadow cache since the guard was last checked.
     watched_guard: u32,
     followed: usize,
-    /// The returns since the baseline was left or was followed again. They are counted only from `settled_at` on.
-    /// Before that return, pages leave that the previous policy kept.
+    /// The returns since the baseline was last adopted or abandoned. They are counted only from return number
+    /// `settled_at` on. Until then, pages are still evicted that the previous policy had kept.
     record: Record,
     settled_at: u64,
-    /// Number of real returns for each return in the baseline's shadow cache, measured while the baseline was last
-    /// followed.
+    /// Ratio of the real returns (of pages that are not sampled), scaled to the sample, to the returns in the
+    /// baseline's shadow cache. It was measured while the baseline was last followed.
     baseline_error: f64,
     /// Whether there are enough pages for a sample.
     samples: bool,
@@ -188,9 +191,9 @@ pub(super) struct Auto {
     judge_in: u32,
     turns: [Turn; TURNS],
     turned: usize,
-    /// The bar of each candidate.
+    /// For each candidate: the time during which it must not be followed.
     bars: [Bar; CANDIDATES.len()],
-    /// The bar of all candidates except the baseline.
+    /// The time during which all candidates except the baseline must not be followed.
     bar_all: Bar,
 }
 
@@ -234,7 +237,7 @@ impl Auto {
         }
     }
 
-    /// Returns the name of a page in the sample, or `None` if the page is not sampled.
+    /// Returns the page's number within the sample, or `None` if the page is not sampled.
     fn name_of(&self, page: PageId) -> Option<PageId> {
         self.which.name_of(page).filter(|_| self.samples)
     }
@@ -247,7 +250,7 @@ impl Auto {
         self.followers.iter().map(|group| group.present).sum::<u32>() + self.sample.present
     }
 
-    /// Returns how many sampled pages would be in memory if they were treated like all other pages.
+    /// Returns the number of sampled pages that would be in memory if they were treated like all other pages.
     fn share(&self) -> u32 {
         (u64::from(self.present()) * u64::from(self.known_sample) / u64::from(self.known_all.max(1))) as u32
     }
@@ -271,7 +274,7 @@ impl Auto {
             self.known_all += 1;
             self.known_sample += u32::from(name.is_some());
         }
-        // A prefetched page counts as referenced, because the accuracy filter admits few useless ones.
+        // A prefetched page counts as referenced, because the accuracy filter lets few useless prefetches pass.
         if let Some(name) = name {
             self.referenced_sample(name, cause, again);
         }
@@ -282,7 +285,7 @@ impl Auto {
         }
     }
 
-    /// Notes a visible reference to a sampled page.
+    /// Notes a reference to a sampled page. `again` says whether the page was referenced before.
     fn referenced_sample(&mut self, name: PageId, cause: Cause, again: bool) {
         let share = self.share();
         let more = self.known_sample.saturating_sub(share) / 4;
@@ -301,8 +304,8 @@ impl Auto {
         }
     }
 
-    /// Uses the guard to check whether pages return far more often than under the baseline. If so, follows the
-    /// baseline.
+    /// Checks whether pages return far more often than the guard, a shadow cache of the baseline, predicts. If so,
+    /// follows the baseline.
     fn watch(&mut self) {
         self.watched += 1;
         let expected = u64::from(self.watched) * u64::from(self.known_sample) / u64::from(self.known_all.max(1));
@@ -331,7 +334,7 @@ impl Auto {
         self.turned += 1;
     }
 
-    /// Checks whether more pages return than would return under the baseline. If so, follows the baseline.
+    /// Checks whether pages return more often than they would under the baseline. If so, follows the baseline.
     fn compare(&mut self) {
         let sampled = f64::from(self.known_sample);
         let all = f64::from(self.known_all - self.known_sample).max(1.0);
@@ -354,12 +357,12 @@ impl Auto {
         }
     }
 
-    /// Whether a candidate may be followed now.
+    /// Whether a candidate may be followed now, because no bar applies to it.
     fn is_free(&self, k: usize) -> bool {
         k == BASELINE || self.returns >= self.bars[k].until.max(self.bar_all.until)
     }
 
-    /// Follows another candidate if that candidate would have done better by more than chance explains.
+    /// Follows another candidate if it would have had fewer returns, by a difference that chance does not explain.
     fn judge(&mut self) {
         let cost = |k: usize| self.shadows.returns(k);
         let best = (0..CANDIDATES.len()).filter(|&k| self.is_free(k)).min_by_key(|&k| cost(k)).unwrap_or(BASELINE);
@@ -378,7 +381,8 @@ impl Auto {
         self.sample.policy.victim(&|name| accept(which.page_of(name))).map(|name| which.page_of(name))
     }
 
-    /// Returns a victim of the candidates' groups. Pages that arrived while another candidate was followed leave first.
+    /// Returns a victim of the candidates' groups. The group of a candidate holds the pages that arrived while the
+    /// candidate was followed. The group of the followed candidate is searched last.
     fn victim_of_followers(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let earlier = (0..CANDIDATES.len()).filter(|&k| k != self.followed);
         for k in earlier.chain([self.followed]) {
@@ -447,8 +451,8 @@ impl Policy for Auto {
         self.count(page, name, cause);
     }
 
-    /// Most visible references to pages in view are first writes soon after the read that brought the page. Such a
-    /// reference says nothing about the page's future (correlated references: Johnson and Shasha, VLDB 1994).
+    /// The pager sees few references to resident pages. Most of them are first writes soon after the read that brought
+    /// the page. They say nothing about the page's future (correlated references: Johnson and Shasha, VLDB 1994).
     /// References to sampled pages go only to the shadow caches. Otherwise sampled pages would be treated differently
     /// from all other pages.
     fn referenced(&mut self, page: PageId, write: bool) {
@@ -495,7 +499,7 @@ impl Policy for Auto {
         if !self.full {
             self.filled();
         }
-        // Several groups may be searched. All searches share one limit on the number of pages examined.
+        // The search may cover several groups. All of them together share one limit on the number of pages examined.
         let left = Cell::new(limits::VICTIM_SCAN_MAX);
         let accept = |page: PageId| {
             left.set(left.get().saturating_sub(1));
@@ -512,12 +516,12 @@ impl Policy for Auto {
     }
 
     fn next_to_hide(&mut self) -> Option<PageId> {
-        // Until a page was replaced, there is nothing to compare.
+        // Before the first eviction, the candidates cannot differ, so no sampled page is unmapped.
         if !self.hides || !self.samples || !self.full || self.saved < ARRIVALS_A_HIDE {
             return None;
         }
-        // While all candidates but the baseline are barred, there is nothing to compare. Unmapping starts again shortly
-        // before the bar ends.
+        // While all candidates but the baseline are barred (must not be followed), no comparison is needed. Unmapping
+        // starts again shortly before the bar ends.
         if self.returns + BAR_ALL / 2 * u64::from(self.present()) < self.bar_all.until {
             return None;
         }

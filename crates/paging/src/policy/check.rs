@@ -1,5 +1,5 @@
-//! Tests the contract between policies and pager on all [`POLICIES`](super::POLICIES). Random calls within the pager's
-//! side of the contract are compared with a plain set.
+//! Tests the contract between policies and pager on all [`POLICIES`](super::POLICIES). A policy gets random calls that
+//! respect the pager's side of the contract. Its answers are compared with a plain set of pages.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use crate::units::PageId;
 
 const CAUSES: [Cause; 3] = [Cause::Read, Cause::Write, Cause::Ahead];
 
-/// Returns a policy's description with its defaults, and with each parameter at its bounds.
+/// Returns several descriptions of a policy: one with its defaults, and two for each parameter at its bounds.
 fn variants(info: &Info) -> Vec<String> {
     let mut texts = vec![info.name.to_string()];
     for param in info.params {
@@ -60,8 +60,8 @@ impl Run {
         self.policy.removed(PageId(page), why);
     }
 
-    /// Asks for a victim with a filter that accepts some pages. If the filter accepts any page in view, the policy must
-    /// find a victim.
+    /// Asks for a victim with a filter that accepts some pages. If the filter accepts at least one resident page, the
+    /// policy must return a victim.
     fn victim(&mut self, passes: impl Fn(u32) -> bool) -> Option<u32> {
         let found = self.policy.victim(&|page| passes(page.0)).map(|page| page.0);
         match found {
@@ -123,7 +123,7 @@ impl Run {
         }
     }
 
-    /// Asks only for victims, until no page is left. Every page in view must become a victim.
+    /// Evicts victims until no page is left. Every resident page must become a victim.
     fn drain(&mut self) {
         while let Some(page) = self.victim(|_| true) {
             self.remove(page, Leave::Evicted);
@@ -184,11 +184,12 @@ fn no_more_than_a_bounded_number_of_pages_is_looked_at() {
     }
 }
 
-/// Pages in view when the cost is measured.
+/// Number of resident pages when the cost is measured.
 const COST_PAGES: u32 = 1 << 20;
 
-/// Measures faults. At each fault, an absent page comes, a victim leaves, and a few pages are unmapped. Every fourth
-/// unmapped page is referenced. Returns the nanoseconds and the number of unmapped pages for each fault.
+/// Measures the cost of faults. At each fault, an absent page arrives, a victim is evicted, and a few pages are
+/// unmapped. Every fourth unmapped page is referenced. Returns, per fault, the nanoseconds and the number of unmapped
+/// pages.
 fn cost(policy: &mut dyn Policy, sequential: bool) -> (f64, f64) {
     let units = 2 * COST_PAGES;
     let mut present = vec![false; units as usize];

@@ -2,15 +2,15 @@
 
 use crate::units::PageId;
 
-/// One dense array divided into `N` segments, one for each class, and the position of each page in the array. Adding a
-/// page, removing it or changing its class moves at most one page of each segment across a border.
+/// A set of pages in `N` classes. One dense array has one segment for each class, and another array has the position of
+/// each page. Adding a page, removing it or changing its class moves at most one page of each segment.
 ///
-/// Memory use: a page number and a position a unit.
+/// Memory use: one page number and one position per unit.
 #[derive(Debug)]
 pub(super) struct Classes<const N: usize> {
     pages: Vec<u32>,
     position: Vec<u32>,
-    /// The end of each class. A class starts where the one before it ends.
+    /// The index at which each class ends, exclusive. A class starts where the previous class ends.
     ends: [u32; N],
 }
 
@@ -28,7 +28,7 @@ impl<const N: usize> Classes<N> {
         self.position[page as usize] = position;
     }
 
-    /// Moves the page at `from` to `hole`. If both are the same position, because a class is empty, does nothing.
+    /// Moves the page at index `from` to index `hole`. Does nothing if both are equal, as happens if a class is empty.
     fn fill(&mut self, hole: u32, from: u32) {
         if hole != from {
             self.put(hole, self.pages[from as usize]);
@@ -92,7 +92,7 @@ impl<const N: usize> Classes<N> {
         self.put(hole, page.0);
     }
 
-    /// Moves all pages of the classes `to + 2` and `to + 3` to the classes `to` and `to + 1`, which are empty.
+    /// Moves all pages of the classes `to + 2` and `to + 3` to the classes `to` and `to + 1`, which must be empty.
     pub(super) fn hand_down(&mut self, to: usize) {
         debug_assert!(self.len(to) == 0 && self.len(to + 1) == 0);
         self.ends[to] = self.ends[to + 2];

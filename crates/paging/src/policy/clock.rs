@@ -1,5 +1,5 @@
-//! U-Clock: FIFO order with a pseudo reference bit. A page with a set bit is skipped once, and its bit is cleared
-//! (paper 1, section 2.3).
+//! U-Clock: FIFO order with a pseudo reference bit. If the bit of the page at the hand is set, the page is skipped
+//! once, and its bit is cleared (paper 1, section 2.3).
 
 use super::hide_queue::HideQueue;
 use super::lists::Lists;
@@ -15,7 +15,7 @@ pub(super) const INFO: Info = Info {
     build: |space, _| Box::new(Clock::new(space.units)),
 };
 
-/// Memory use: three links and a byte a unit.
+/// Memory use: three links and one byte per unit.
 #[derive(Debug)]
 pub(super) struct Clock {
     /// The pages in the clock's circle. The page at the hand is first.
@@ -41,8 +41,8 @@ impl Clock {
 impl Policy for Clock {
     fn inserted(&mut self, page: PageId, cause: Cause) {
         self.order.push_back(0, page);
-        // A prefetched page is in view, but not accessed yet. If its bit were set, the page would soon be unmapped, and
-        // its first access would trap.
+        // A prefetched page has not been accessed yet. If its bit were set, the page would soon be unmapped to sample
+        // it, and its first access would trap.
         self.referenced[page.0 as usize] = cause != Cause::Ahead;
     }
 
@@ -55,9 +55,9 @@ impl Policy for Clock {
         self.to_hide.cancel(page);
     }
 
-    /// Returns the first page without its bit from the hand on. Pages that the hand passes lose their bit and go to the
-    /// back. The search is bounded. If all pages that it examines have their bit set, it clears these bits in place and
-    /// returns the first page.
+    /// Searches from the hand on for the first accepted page whose bit is clear. Pages that the hand passes lose their
+    /// bit and go to the back. The search is bounded. If all examined pages have their bit set, the search clears these
+    /// bits and returns the first accepted page.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let (mut victim, mut first) = (None, None);
         let mut at = self.order.front(0);
@@ -118,7 +118,8 @@ mod tests {
         let mut clock = Clock::new(16);
         (0..4).for_each(|page| clock.inserted(PageId(page), Cause::Read));
         assert_eq!(hidden(&mut clock), []);
-        // All pages were referenced when they came. One turn of the hand clears their bits and returns the first page.
+        // Each page had its bit set at its arrival. One turn of the hand clears all bits, and then the first page is
+        // evicted.
         assert_eq!(evict(&mut clock), Some(0));
         assert_eq!(hidden(&mut clock), [1, 2, 3]);
         clock.referenced(PageId(1), false);
@@ -127,8 +128,8 @@ mod tests {
         assert_eq!(hidden(&mut clock), [1]);
         clock.referenced(PageId(3), true);
         clock.inserted(PageId(5), Cause::Ahead);
-        // Pages 3 and 4 are skipped. Page 1 leaves, because its bit was cleared. Page 5 was prefetched and is behind
-        // page 1.
+        // Pages 3 and 4 are skipped. Page 1 is evicted, because its bit was cleared. Page 5 was prefetched and is
+        // behind page 1.
         assert_eq!(evict(&mut clock), Some(1));
         assert_eq!(hidden(&mut clock), [3, 4]);
         assert_eq!(evict(&mut clock), Some(5));
@@ -162,8 +163,8 @@ mod tests {
 
     #[test]
     fn with_no_reference_seen_and_nothing_hidden_it_is_fifo() {
-        // Memory holds more pages than one search examines, or fewer. Either all pages are referenced when they come,
-        // or none is.
+        // Memory holds more pages than one search examines, or fewer. The bits of all pages are either set at arrival
+        // or clear.
         for (room, causes) in [1, 30, 5000].into_iter().flat_map(|room| {
             [[Cause::Read, Cause::Write], [Cause::Ahead, Cause::Ahead]].map(move |causes| (room, causes))
         }) {

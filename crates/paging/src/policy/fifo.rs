@@ -1,4 +1,4 @@
-//! FIFO: the page that came in first leaves first (paper 1, table of policies).
+//! FIFO: the page that arrived first is evicted first (paper 1, table of policies).
 
 use super::list::List;
 use super::{Cause, Info, Leave, Policy};
@@ -12,7 +12,7 @@ pub(super) const INFO: Info = Info {
     build: |space, _| Box::new(Fifo::new(space.units)),
 };
 
-/// Memory use: two links a unit.
+/// Memory use: two links per unit.
 #[derive(Debug)]
 pub(super) struct Fifo {
     order: List,

@@ -1,4 +1,4 @@
-//! The pages that a policy asks to unmap, in the order of the requests.
+//! The queue of pages that a policy wants to be unmapped.
 
 use crate::units::PageId;
 
@@ -8,14 +8,14 @@ const LINK: u32 = REQUESTED - 1;
 
 const _: () = assert!(crate::limits::UNITS_MAX < LINK);
 
-/// A chain of pages, which contains each page at most once. A cancelled request stays in the chain without effect until
-/// it reaches the front. A new request for its page makes the old entry valid again.
+/// A singly linked queue that contains each page at most once. A cancelled request stays in the queue without effect
+/// until it reaches the front. If its page is requested again before that, the old entry becomes valid again.
 ///
-/// Memory use: a link a unit.
+/// Memory use: one link per unit.
 #[derive(Debug)]
 pub(super) struct HideQueue {
-    /// For each page: the number plus one of the next page in the chain, and two flags: whether the page is in the
-    /// chain, and whether its request is valid.
+    /// For each page: the number plus one of the next page in the queue, and two flags. `QUEUED` says that the page is
+    /// in the queue. `REQUESTED` says that its request is valid.
     chain: Vec<u32>,
     first: u32,
     last: u32,
@@ -45,7 +45,7 @@ impl HideQueue {
     }
 
     /// Removes and returns the first valid request. Skips cancelled requests. Each cancelled request was pushed once,
-    /// so the cost is O(1), amortised.
+    /// so the amortised cost is O(1).
     pub(super) fn pop(&mut self) -> Option<PageId> {
         while self.first != 0 {
             let page = PageId(self.first - 1);

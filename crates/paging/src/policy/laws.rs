@@ -1,4 +1,4 @@
-//! Properties that hold for every policy, whatever it chooses.
+//! Properties that every policy must have, whichever victims it chooses.
 
 use super::trial::{Numbers, Trial};
 use super::{Cause, Leave, POLICIES, Policy, Space, build};
@@ -38,7 +38,8 @@ fn lru_that_sees_no_hits_is_fifo() {
     }
 }
 
-/// A set of pages that fits in memory is learned even if no hit is seen, whatever was kept before.
+/// After a loop of 55 pages, a loop of 55 other pages starts, which also fits in memory. The policy must learn to keep
+/// it, although it sees no hits.
 #[test]
 fn what_fits_is_learned_without_visible_hits() {
     for name in ["2q", "arc", "lirs", "s3-fifo", "lecar"] {
@@ -56,7 +57,7 @@ fn what_fits_is_learned_without_visible_hits() {
     }
 }
 
-/// The pages that a policy knows to be in view. Tests send the policy any event in any order.
+/// A policy, and the pages that it must regard as resident. Tests send the policy random events in random order.
 struct Chaos {
     name: &'static str,
     seed: u64,
@@ -75,7 +76,7 @@ impl Chaos {
             7 if !held => self.policy.forgotten(PageId(page)),
             0..8 if held => self.policy.referenced(PageId(page), self.numbers.below(2) == 0),
             8 if held => self.remove(page, Leave::Forgotten),
-            // The pager may evict a page that the policy did not name, and may keep the page that it named.
+            // The pager may evict a page that the policy did not name, and may keep a page that it named.
             9 if held => self.remove(page, Leave::Evicted),
             10 => self.policy.tick(u64::from(page)),
             11 => {
@@ -145,8 +146,8 @@ fn a_policy_that_needs_the_future_says_where_it_is_to_be_had() {
     }
 }
 
-/// Prints the cost of a fault for a reader. One million of two million pages are in view. Some faults return to pages
-/// seen before. There is one visible hit for each fault.
+/// Prints the cost of a fault for each policy. One million of two million pages are resident. Some faults return to
+/// pages seen before. There is one visible hit for each fault.
 #[test]
 #[ignore = "takes a while and asserts nothing"]
 fn cost_per_fault_b() {

@@ -16,28 +16,28 @@ pub(super) const INFO: Info = Info {
 
 /// Learning rate of the weights.
 const LEARNING_RATE: f64 = 0.45;
-/// Natural logarithm of 0.005. After as many references as memory holds pages, a regret has decayed to 0.005 of its
-/// size.
+/// Natural logarithm of 0.005. The reward for a page that returns shrinks with the time since its eviction. After as
+/// many references as memory holds pages, it is 0.005.
 const DISCOUNT_LN: f64 = -5.298_317_366_548_036;
-/// The least weight of either policy. It keeps the probability of each policy above 0.
+/// Minimum weight of LRU and of LFU. It keeps the probability of each above 0.
 const WEIGHT_MIN: f64 = 1e-10;
 
-/// Index of the list of pages in view, by recency.
+/// Index of the list of resident pages, by recency.
 const VIEW: usize = 0;
 /// Index of the ghost list of pages that LRU evicted.
 const GONE_LRU: usize = 1;
 /// Index of the ghost list of pages that LFU evicted.
 const GONE_LFU: usize = 2;
-/// Index of the ghost list of pages that both policies would have evicted. Their return changes no weight.
+/// Index of the ghost list of pages that both LRU and LFU would have evicted. Their return changes no weight.
 const GONE_BOTH: usize = 3;
 
-/// Memory use: four links, a count and a time a unit.
+/// Memory use: four links, one count and one time per unit.
 #[derive(Debug)]
 pub(super) struct LeCar {
     recency: Lists<4>,
     frequency: Frequency,
     capacity: Capacity,
-    /// For each page, the time at which it left.
+    /// For each page, the time of its last eviction, in references.
     left_at: Vec<u32>,
     now: u32,
     weight_lru: f64,
@@ -60,7 +60,7 @@ impl LeCar {
         }
     }
 
-    /// Draws a number from 0 to below 1 (SplitMix64).
+    /// Returns a random number from 0 to below 1 (SplitMix64).
     fn draw(&mut self) -> f64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -68,8 +68,8 @@ impl LeCar {
         ((mixed ^ mixed >> 31) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Notes the return of a page from the ghost list `gone`. The policy that did not evict the page gains weight. The
-    /// sooner the page returned, the more weight it gains.
+    /// Notes the return of a page from the ghost list `gone`. Of LRU and LFU, the one that did not evict the page gains
+    /// weight. The sooner the page returns, the more weight is gained.
     fn regret(&mut self, page: PageId, gone: usize) {
         let away = f64::from(self.now.wrapping_sub(self.left_at[page.0 as usize]));
         let reward = exp(DISCOUNT_LN * away / f64::from(self.capacity.pages().max(1)));
@@ -83,14 +83,15 @@ impl LeCar {
     }
 }
 
-/// Computes the exponential function for arguments up to 1, the largest that occur here. The C library's function would
-/// load `libm` into every program that a run starts. That would double the start time of a small program.
+/// Returns e to the power of `x`. The series is exact enough for `x` up to 1, the largest argument that occurs. The C
+/// library's function would load `libm` into every program that a run starts. That would double the start time of a
+/// small program.
 fn exp(x: f64) -> f64 {
     if x < -700.0 {
         return 0.0;
     }
-    // The result is 2^n times the exponential of a remainder of at most half of ln 2. The series for the remainder has
-    // enough terms that the next one vanishes in rounding.
+    // Computes the result as 2^n times the exponential of a remainder of at most half of ln 2. The series for the
+    // remainder is so long that its next term would be lost in rounding.
     let n = (x * std::f64::consts::LOG2_E + if x < 0.0 { -0.5 } else { 0.5 }) as i32;
     let rest = x - f64::from(n) * std::f64::consts::LN_2;
     let series = (1..=16).rev().fold(1.0, |sum, k| 1.0 + sum * rest / f64::from(k));
@@ -107,8 +108,8 @@ impl Policy for LeCar {
         }
         self.recency.push_back(VIEW, page);
         self.frequency.push(page);
-        // The ghost lists are trimmed only after the arrival. Before it, the arriving page may still be in a ghost list
-        // while its victim has entered one. So trimming earlier could drop one ghost too many.
+        // The ghost lists are trimmed after the arrival. Before the arrival, the arriving page may still be in a ghost
+        // list while its victim is already in one. Trimming would then drop one ghost too many.
         for gone in [GONE_LRU, GONE_LFU, GONE_BOTH] {
             while self.recency.len(gone) > self.capacity.pages() {
                 self.recency.pop_front(gone);
@@ -155,7 +156,7 @@ impl Policy for LeCar {
     }
 }
 
-/// Number of distinct counts. Pages with this many references or more share the last count, in order of age.
+/// Number of distinct counts. All pages with at least `COUNTS - 1` references share the last count, in order of age.
 const COUNTS: usize = 256;
 
 /// LFU in O(1): a list of pages for each count, and a bit for each list that is not empty.
@@ -177,8 +178,8 @@ impl Frequency {
         }
     }
 
-    /// Counts a reference to a page, and puts the page at the back of its new count's list. The count includes earlier
-    /// stays in view, as long as the page is not forgotten.
+    /// Counts a reference to a page, and puts the page at the back of its new count's list. The count includes
+    /// references before an eviction, until the page is forgotten.
     fn push(&mut self, page: PageId) {
         let count = self.counts[page.0 as usize].saturating_add(1);
         self.counts[page.0 as usize] = count;
@@ -194,7 +195,7 @@ impl Frequency {
         }
     }
 
-    /// Forgets the count of a page that is not in view.
+    /// Forgets the count of a page that is not resident.
     fn forget(&mut self, page: PageId) {
         self.counts[page.0 as usize] = 0;
     }
@@ -236,7 +237,7 @@ mod tests {
         [0, 1].iter().for_each(|&page| lecar.inserted(PageId(page), Cause::Read));
         [0, 0, 1, 1, 1].iter().for_each(|&page| lecar.referenced(PageId(page), false));
         lecar.inserted(PageId(2), Cause::Read);
-        // The order by recency is 0 1 2. The order by count is 2 0 1.
+        // By recency, the order is 0 1 2. By count, the order is 2 0 1.
         let named: Vec<u32> = (0..64).filter_map(|_| lecar.victim(&|_| true)).map(|page| page.0).collect();
         assert!(named.contains(&0) && named.contains(&2) && !named.contains(&1), "{named:?}");
         while lecar.victim(&|_| true) != Some(PageId(2)) {}

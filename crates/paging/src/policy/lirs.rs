@@ -1,16 +1,17 @@
-//! LIRS: pages with the shortest time between their last two references (*LIR*) stay. All other pages (*HIR*) pass
+//! LIRS: keeps the pages with the shortest time between their last two references (*LIR*). All other pages (*HIR*) pass
 //! through a small queue (Jiang & Zhang, SIGMETRICS'02, section 3).
 //!
-//! Stack S holds pages by recency down to the oldest LIR page, including pages out of view. Queue Q holds the HIR pages
-//! in view. If a page is referenced while it is in S, its time between references is shorter than the recency of the
-//! oldest LIR page. So the page becomes LIR in place of the oldest LIR page. If hits are not visible, arrivals count in
-//! place of references.
+//! Stack S holds pages by recency, down to the oldest LIR page. It includes evicted pages. Queue Q holds the resident
+//! HIR pages. If a page is referenced while it is in S, the time between its references is shorter than the recency of
+//! the oldest LIR page. So the page becomes LIR in place of the oldest LIR page. If hits are not visible, arrivals
+//! count as references.
 //!
-//! The paper assumes a cache of known size, so three points differ here. First, all pages are LIR until a victim is
-//! first asked for. Then the excess moves from the bottom of S to Q. Second, the number of remembered pages is bounded,
-//! and the oldest is forgotten first. By default, as many pages are remembered as memory holds without Q. With this
-//! number, any set of pages that fits is learned. A loop twice as long as memory does not displace the pages of the
-//! loop that are kept. Third, if no page of Q may leave, the oldest LIR page that may leave does.
+//! The paper assumes a cache of known size, so this implementation differs in three points. First, all pages are LIR
+//! until a victim is first requested. Then the excess moves from the bottom of S to Q. Second, the number of remembered
+//! evicted pages is bounded, and the oldest is forgotten first. By default, this number is the number of pages that
+//! memory holds, without Q. It suffices to learn any set of pages that fits in memory. In a loop twice as long as
+//! memory, the kept pages are still not displaced. Third, if no page of Q may be evicted, the oldest LIR page that may
+//! be evicted is the victim.
 
 use super::list::{Capacity, Lists};
 use super::{Cause, Info, Leave, Param, Policy};
@@ -36,12 +37,12 @@ pub(super) const INFO: Info = Info {
 
 /// Index of S, the only list of `stack`.
 const STACK: usize = 0;
-/// Index of Q in `rest`: the HIR pages in view.
+/// Index of Q in `rest`: the resident HIR pages.
 const QUEUE: usize = 0;
-/// Index in `rest` of the pages of S that are not in view.
+/// Index in `rest` of the pages of S that are not resident.
 const GHOST: usize = 1;
 
-/// Memory use: four links a unit. A page that is in the stack and in no list of `rest` is LIR.
+/// Memory use: four links per unit. A page that is in the stack and in no list of `rest` is LIR.
 #[derive(Debug)]
 pub(super) struct Lirs {
     stack: Lists<1>,
@@ -79,7 +80,7 @@ impl Lirs {
         self.demote();
     }
 
-    /// Moves LIR pages beyond the LIR share to the queue, oldest first.
+    /// Moves LIR pages to the queue, oldest first, until the others fit into the LIR share.
     fn demote(&mut self) {
         while self.lirs > self.lirs_max() {
             let Some(page) = self.stack.pop_front(STACK) else {
@@ -92,7 +93,7 @@ impl Lirs {
     }
 
     /// Removes pages from the bottom of the stack until a LIR page is at the bottom. A page below the oldest LIR page
-    /// could not become LIR by its next reference.
+    /// need not be in the stack: its next reference could not make it LIR.
     fn prune(&mut self) {
         while let Some(page) = self.stack.front(STACK) {
             match self.rest.of(page) {
@@ -172,7 +173,8 @@ impl Policy for Lirs {
     }
 
     fn forgotten(&mut self, page: PageId) {
-        // If no page is remembered, the links of the page are not read. So their memory is not brought in.
+        // If no page is remembered, the links of this page need not be read. Reading them would cost a cache
+        // miss.
         if self.rest.len(GHOST) > 0 && self.rest.of(page) == Some(GHOST) {
             self.rest.remove(page);
             self.stack.remove(page);
@@ -198,16 +200,17 @@ mod tests {
     #[test]
     fn a_page_back_while_the_stack_remembers_it_takes_the_place_of_the_oldest() {
         let mut trial = Trial::new(Box::new(Lirs::new(64, 20, 100)), 5);
-        // Page 0 is the oldest, so it is demoted first. Then HIR pages pass through a queue of one page.
+        // Page 0 is the oldest, so it is the first LIR page to be demoted. Afterwards, HIR pages pass through a queue
+        // of one page.
         assert_eq!(trial.victims(&[0, 1, 2, 3, 4, 5, 6, 7]), [0, 5, 6]);
-        // Page 1, the stack's oldest LIR page, was referenced before 6 left. So 6 becomes LIR, and 1 moves to the
-        // queue.
+        // Page 1, the stack's oldest LIR page, was referenced before page 6 was evicted. So page 6 becomes LIR when it
+        // returns, and page 1 moves to the queue.
         assert_eq!(trial.victims(&[6]), [7]);
         assert_eq!(trial.victims(&[8]), [1]);
         assert!([2, 3, 4, 6, 8].iter().all(|&page| trial.holds(page)));
-        // A visible hit on page 2 at the bottom of the stack makes page 3 the oldest. Nothing else changes.
+        // A visible hit on page 2, at the bottom of the stack, makes page 3 the oldest LIR page. Nothing else changes.
         assert_eq!(trial.victims(&[2, 9]), [8]);
-        // Page 8 comes back, and page 3 leaves instead of page 2.
+        // Page 8 comes back and becomes LIR, so page 3 is demoted instead of page 2.
         assert_eq!(trial.victims(&[8, 10]), [9, 3]);
     }
 
@@ -230,7 +233,8 @@ mod tests {
         lirs.removed(PageId(1), Leave::Evicted);
         assert_eq!(lirs.victim(&|_| true), Some(PageId(0)));
         assert_eq!(lirs.victim(&|_| false), None);
-        // Page 1 left from the bottom of the stack and is not remembered. One LIR place is free, and page 1 gets it.
+        // Page 1 was evicted from the bottom of the stack and is not remembered. One LIR place is free, and page 1 gets
+        // it at its return.
         lirs.inserted(PageId(5), Cause::Read);
         assert_eq!((lirs.lirs, lirs.rest.len(GHOST)), (4, 0));
     }

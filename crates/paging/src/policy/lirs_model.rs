@@ -1,5 +1,5 @@
-//! A second, plain implementation of LIRS, close to the paper's figures. It searches two queues of page numbers from
-//! end to end.
+//! A second, simple implementation of LIRS that follows the paper's figures closely. It searches linearly in two queues
+//! of page numbers.
 
 use std::collections::VecDeque;
 
@@ -17,11 +17,11 @@ struct Model {
     capacity: usize,
     hirs: usize,
     ghosts: usize,
-    /// Stack S; its bottom is the first entry.
+    /// Stack S. Its bottom is the first entry.
     stack: VecDeque<(u32, Status)>,
-    /// Queue Q; its first page leaves next.
+    /// Queue Q. Its first page is evicted next.
     queue: VecDeque<u32>,
-    /// Remembered pages out of view, in the order in which they left.
+    /// Remembered evicted pages, in the order of their eviction.
     gone: Vec<u32>,
     was_full: bool,
 }

@@ -1,4 +1,5 @@
-//! Doubly linked lists over page numbers. The links are stored by page. Every operation is O(1), and none allocates.
+//! Doubly linked lists over page numbers. The links of a page are at its index in an array. Every operation is O(1) and
+//! allocates nothing.
 
 use crate::limits;
 use crate::units::PageId;
@@ -6,14 +7,15 @@ use crate::units::PageId;
 const LINK_BITS: u32 = 28;
 const LINK: u32 = (1 << LINK_BITS) - 1;
 
-// A link is a page number plus one. The other bits of its word hold the page's list and a mark.
+// A link is a page number plus one, in the low bits of a word. The high bits of the word hold the page's list and a
+// mark.
 const _: () = assert!(limits::UNITS_MAX <= LINK);
 
 const NEXT: usize = 0;
 const PREVIOUS: usize = 1;
 
-/// The links of pages. Each page is in one list at a time. A link is a page number plus one. So zeroed memory means
-/// empty lists, and pages that were never used cost no memory. Both links of a page are in one cache line.
+/// The links of pages. Each page is in at most one list. A link is a page number plus one, so zeroed memory means empty
+/// lists. The links of pages that were never used need no physical memory. Both links of a page are in one cache line.
 #[derive(Debug)]
 pub(super) struct Links {
     words: Vec<[u32; 2]>,
@@ -89,13 +91,13 @@ impl Links {
         ends.len -= 1;
     }
 
-    /// Returns the page after this page in its list.
+    /// Returns the page that follows this page in its list.
     pub(super) fn next(&self, page: PageId) -> Option<PageId> {
         self.link(page, NEXT).checked_sub(1).map(PageId)
     }
 
-    /// Returns the first accepted page from the front. Examines at most `left` pages, and subtracts the number examined
-    /// from `left`.
+    /// Searches from the front for the first page that `accept` accepts. Examines at most `left` pages, and subtracts
+    /// the number of examined pages from `left`.
     pub(super) fn first(&self, ends: Ends, accept: &dyn Fn(PageId) -> bool, left: &mut usize) -> Option<PageId> {
         let mut at = ends.front();
         while let Some(page) = at {
@@ -132,14 +134,14 @@ impl List {
         self.links.remove(&mut self.ends, page);
     }
 
-    /// Returns the first accepted page from the front.
+    /// Returns the first page from the front that `accept` accepts.
     pub(super) fn first(&self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         self.links.first(self.ends, accept, &mut { limits::VICTIM_SCAN_MAX })
     }
 }
 
-/// Several lists that share their links. A page is in at most one list, and its list can be looked up. Each page in a
-/// list has a mark of four bits, which is 0 when the page enters.
+/// Several lists that share one array of links. A page is in at most one list, and its list can be looked up. Each page
+/// in a list has a mark of four bits, which is 0 when the page enters.
 #[derive(Debug)]
 pub(super) struct Lists<const N: usize> {
     links: Links,
@@ -207,8 +209,8 @@ impl<const N: usize> Lists<N> {
         self.links.set_high(page, PREVIOUS, mark & 15);
     }
 
-    /// Returns the first accepted page of these lists, searched in this order. Each list gets an equal part of the
-    /// search limit. So a list full of refused pages does not prevent a search of the next list.
+    /// Searches these lists in this order, and returns the first accepted page. Each list gets an equal part of the
+    /// search limit. So a list full of refused pages does not prevent the search of the next list.
     pub(super) fn first_of(&self, lists: &[usize], accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let share = limits::VICTIM_SCAN_MAX / lists.len().max(1);
         lists.iter().find_map(|&list| self.first_within(list, accept, share))
@@ -220,9 +222,9 @@ impl<const N: usize> Lists<N> {
     }
 }
 
-/// A policy's own estimate of its capacity: the number of pages in view when a victim is asked for. Victims are asked
-/// for in batches, during which the number shrinks. So only the first request after an arrival shows how many pages the
-/// full budget holds.
+/// A policy's own estimate of its capacity: the number of resident pages when a victim is requested. Victims are
+/// requested in batches, during which this number shrinks. So only the first request after an arrival shows how many
+/// pages the full budget holds.
 #[derive(Debug, Default)]
 pub(super) struct Capacity {
     in_view: u32,
@@ -240,7 +242,7 @@ impl Capacity {
         self.in_view = self.in_view.saturating_sub(1);
     }
 
-    /// Notes that a victim is asked for.
+    /// Notes that the pager requests a victim.
     pub(super) fn asked(&mut self) {
         if self.grown {
             self.pages = self.in_view;
@@ -248,7 +250,7 @@ impl Capacity {
         }
     }
 
-    /// Returns the capacity in pages; 0 before a victim was first asked for.
+    /// Returns the capacity in pages, or 0 before the first request for a victim.
     pub(super) fn pages(&self) -> u32 {
         self.pages
     }

@@ -1,15 +1,16 @@
-//! Several doubly linked lists over page numbers that share their links. A page is in at most one list. Every operation
-//! is O(1), and none allocates.
+//! Several doubly linked lists over page numbers that share one array of links. A page is in at most one list. Every
+//! operation is O(1) and allocates nothing.
 
 use crate::units::PageId;
 
 const NEXT: usize = 0;
 const PREVIOUS: usize = 1;
 
-/// Circular lists. Each list has a node of its own, numbered after the pages. So a page can be removed without knowing
-/// its list. If both links of a page are 0, the page is in no list: two neighbours in a list cannot both be page 0.
+/// Circular lists. Each list also has one extra node, numbered after the pages. So a page can be removed without
+/// knowing its list. If both links of a page are 0, the page is in no list. No page in a list has both links 0, because
+/// page 0 cannot be both of its neighbours.
 ///
-/// Memory use: two links a unit.
+/// Memory use: two links per unit.
 #[derive(Debug)]
 pub(super) struct Lists {
     /// The next and the previous node of each node. Both links are in one cache line.
@@ -31,7 +32,7 @@ impl Lists {
         self.links[next as usize][PREVIOUS] = node;
     }
 
-    /// Returns the page of a node. If the node is a list's own node, returns the list as the `Err`.
+    /// Returns the page of a node. If the node is a list's extra node, returns the list as the `Err`.
     fn at(&self, node: u32) -> Result<PageId, u32> {
         if node < self.units { Ok(PageId(node)) } else { Err(node - self.units) }
     }
@@ -40,7 +41,7 @@ impl Lists {
         self.at(self.links[(self.units + list) as usize][NEXT]).ok()
     }
 
-    /// Returns the page after `page` in its list. If `page` is the last page, returns its list as the `Err`.
+    /// Returns the page after `page` in its list. If `page` is the last page, returns the list as the `Err`.
     pub(super) fn after(&self, page: PageId) -> Result<PageId, u32> {
         self.at(self.links[page.0 as usize][NEXT])
     }

@@ -1,4 +1,4 @@
-//! LRU over visible references: the page whose last visible reference is oldest leaves first.
+//! LRU over visible references: evicts the page whose last visible reference is oldest.
 
 use super::list::List;
 use super::{Cause, Info, Leave, Policy};
@@ -12,7 +12,7 @@ pub(super) const INFO: Info = Info {
     build: |space, _| Box::new(Lru::new(space.units)),
 };
 
-/// Memory use: two links a unit.
+/// Memory use: two links per unit.
 #[derive(Debug)]
 pub(super) struct Lru {
     order: List,

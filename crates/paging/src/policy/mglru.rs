@@ -1,13 +1,13 @@
 //! Multi-generational LRU, in the spirit of Linux 6.1 (`mm/vmscan.c`, `lru_gen`).
 //!
 //! There are four generations. A page enters the youngest generation when it arrives, and again when a reference to it
-//! is seen. Pages of the two oldest generations are unmapped one after another. So a reference to such a page is seen
-//! before the page would leave. Victims are taken from the oldest generation. A new generation opens when the oldest is
-//! empty. It also opens when a quarter of the pages entered the youngest generation while other pages were replaced.
-//! The two oldest generations then merge.
+//! is seen. Pages of the two oldest generations are unmapped one after another. So the next reference to such a page is
+//! seen before the page is evicted. Victims come from the oldest generation. A new generation opens when the oldest is
+//! empty. It also opens if at least one page was evicted, and a quarter of the pages entered the youngest generation,
+//! since the last opening. The two oldest generations then merge.
 //!
-//! Pages that come back soon after their replacement form a tier of their own. While pages of this tier return more
-//! often than others, each of them is spared once: it moves from the oldest generation to the next instead of leaving.
+//! Pages that come back soon after their eviction form a separate tier. While pages of this tier return more often than
+//! others, each of them is spared once: it moves from the oldest generation to the next instead of being evicted.
 
 use super::lists::Lists;
 use super::{Cause, Info, Leave, Policy};
@@ -24,29 +24,29 @@ pub(super) const INFO: Info = Info {
 
 const GENERATIONS: u32 = 4;
 
-/// Mark of a page in view that was unmapped and not accessed since.
+/// Mark of a resident page that was unmapped and not accessed since.
 const HIDDEN: u8 = 1 << 7;
-/// Mark of a page in view that came back soon after its replacement. The mark stays when the page is replaced again.
+/// Mark of a resident page that came back soon after its eviction. The mark stays when the page is evicted again.
 const RETURNED: u8 = 1 << 6;
-/// Mark of a page that was replaced. The low bits hold the number of the youngest generation at that time.
+/// Mark of an evicted page. The low bits hold the number of the youngest generation at the time of the eviction.
 const REPLACED: u8 = 1 << 5;
 const GENERATION: u8 = REPLACED - 1;
 
-/// The numbers of evictions and returns of a tier. Both are halved at each new generation.
+/// The numbers of evictions and returns of a tier. Both are halved when a new generation opens.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tier {
     replaced: u32,
     returned: u32,
 }
 
-/// Memory use: two links and a byte a unit.
+/// Memory use: two links and a byte per unit.
 #[derive(Debug)]
 pub(super) struct Mglru {
     lists: Lists,
     notes: Vec<u8>,
-    /// The number of the youngest generation. A generation's list is this number modulo four.
+    /// The number of the youngest generation. The index of a generation's list is its number modulo four.
     youngest: u32,
-    /// The next page to unmap, on a walk through the oldest generation and then the second oldest.
+    /// The next page to unmap. The walk goes through the oldest generation and then through the second oldest.
     hide: Option<PageId>,
     resident: u32,
     /// Number of pages that entered the youngest generation since it opened.
@@ -78,7 +78,8 @@ impl Mglru {
         &mut self.tiers[usize::from(note & RETURNED != 0)]
     }
 
-    /// Opens a new generation. The pages left in the oldest generation move to the front of the second oldest.
+    /// Opens a new generation. The pages that are still in the oldest generation move to the front of the second
+    /// oldest.
     fn open_generation(&mut self) {
         let (oldest, next) = (self.list(0), self.list(1));
         self.lists.append(oldest, next);
@@ -98,7 +99,7 @@ impl Mglru {
         }
     }
 
-    /// Returns the page that follows this page on the walk.
+    /// Returns the page that follows this page on the walk of pages to unmap.
     fn walk_on(&self, page: PageId) -> Option<PageId> {
         match self.lists.after(page) {
             Ok(next) => Some(next),
@@ -113,7 +114,7 @@ impl Mglru {
         }
     }
 
-    /// Checks whether pages of the tier of returned pages return more often than others.
+    /// Checks whether the tier of returned pages has a higher rate of returns than the other pages.
     fn spares_returned(&self) -> bool {
         let [others, returned] = self.tiers;
         u64::from(returned.returned) * (u64::from(others.replaced) + 1)
@@ -131,8 +132,8 @@ impl Policy for Mglru {
         }
         self.notes[page.0 as usize] = if returned { RETURNED } else { 0 };
         self.resident += 1;
-        // A prefetched page has not proved useful. But it should not be replaced before its first use, so it enters the
-        // second oldest generation.
+        // A prefetched page has not proved useful, so it does not enter the youngest generation. It enters the second
+        // oldest, so that it is not evicted before its first use.
         if cause == Cause::Ahead {
             return self.lists.push_back(self.list(1), page);
         }
@@ -250,7 +251,7 @@ mod tests {
         assert_eq!(hidden(&mut mglru), [], "nothing is replaced yet");
         assert_eq!(evict(&mut mglru), Some(0));
         assert_eq!(mglru.next_to_hide(), Some(PageId(1)));
-        // A page with a visible reference is young again, even if it was not unmapped.
+        // A visible reference makes a page young again, even if the page was not unmapped.
         mglru.referenced(PageId(1), false);
         mglru.referenced(PageId(2), true);
         assert_eq!(hidden(&mut mglru), (3..12).collect::<Vec<_>>());
@@ -259,7 +260,7 @@ mod tests {
         mglru.inserted(PageId(21), Cause::Write);
         let old: Vec<_> = (3..12).chain([30]).collect();
         assert_eq!(generations(&mglru), [old, vec![], vec![1, 2, 20, 21], vec![]]);
-        // The next generation opens only after pages were replaced.
+        // No generation opens before a page is evicted.
         insert(&mut mglru, 22..30);
         assert_eq!(generations(&mglru)[3], (22..30).collect::<Vec<_>>());
         assert_eq!(evict(&mut mglru), Some(3));
@@ -294,7 +295,7 @@ mod tests {
         insert(&mut mglru, 0..1);
         assert_eq!((mglru.tiers[1].replaced, mglru.tiers[1].returned), (1, 1));
         assert!(mglru.spares_returned());
-        // Page 0 and the pages that came after it grow old together.
+        // Page 0 and the pages that arrived after it age together.
         insert(&mut mglru, 50..53);
         (2..40).for_each(|page| mglru.removed(PageId(page), Leave::Forgotten));
         (0..3).for_each(|_| mglru.open_generation());

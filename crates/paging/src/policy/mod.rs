@@ -1,5 +1,5 @@
-//! Replacement policies: they decide which page in view leaves next. Each policy has a file. `spec` parses a user's
-//! choice.
+//! Replacement policies: they decide which resident page is evicted next. Each policy has a file. `spec` parses a
+//! user's choice of policy.
 
 mod arc;
 mod auto;
@@ -43,76 +43,76 @@ use crate::units::PageId;
 /// A policy that a user can choose.
 pub type Info = spec::Info<dyn Policy>;
 
-/// Why a page came into view.
+/// The reason why a page became resident.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
     /// A thread read the page.
     Read,
-    /// A thread wrote the page, or the page is open for writing as far as the pager knows.
+    /// A thread wrote the page, or the page is mapped writable, so that a write may have happened.
     Write,
-    /// The page was prefetched and came straight into view.
+    /// The page was prefetched and mapped without an access.
     Ahead,
 }
 
-/// Why a page left the view.
+/// The reason why a page is no longer resident.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leave {
-    /// The page was replaced. It may come back, and the policy may remember it.
+    /// The page was evicted. It may come back, and the policy may remember it.
     Evicted,
-    /// The page's bytes are not needed any more, or they now belong to a page with another number (of another size).
-    /// The policy must forget the page.
+    /// The page's bytes are not needed any more, or they now belong to a page of another size with another number. The
+    /// policy must forget the page.
     Forgotten,
 }
 
 /// A replacement policy.
 ///
-/// The pager's side of the contract: it calls [`Policy::inserted`] once when a page comes into view, and
-/// [`Policy::removed`] once when the page leaves for any reason. Between the two calls, it may call `referenced`. The
-/// policy's side: `victim` and `next_to_hide` return only pages in view. `victim` follows the policy's own order, skips
-/// pages that the filter refuses, and examines a bounded number of pages ([`crate::limits::VICTIM_SCAN_MAX`]). It does
-/// not count the returned page as gone. Only `removed` does that, and the pager may keep the page. No call allocates;
-/// each is O(1), amortised.
+/// The pager's side of the contract: it calls [`Policy::inserted`] once when a page becomes resident, and
+/// [`Policy::removed`] once when the page stops being resident for any reason. Between the two calls, it may call
+/// `referenced`. The policy's side: `victim` and `next_to_hide` return only resident pages. `victim` follows the
+/// policy's own order, skips pages that the filter refuses, and examines a bounded number of pages
+/// ([`crate::limits::VICTIM_SCAN_MAX`]). The returned page stays resident for the policy until `removed` is called,
+/// because the pager may keep the page. No call allocates. The amortised cost of each call is O(1).
 ///
-/// Most references to pages in view are invisible. A policy sees the access that brought a page (`inserted`), and the
+/// Most references to resident pages are invisible. A policy sees the access that brought a page (`inserted`), and the
 /// first write to a page that a read brought in. It also sees the next access to a page that it had
 /// [unmapped](Policy::next_to_hide): the pseudo reference bit of paper 1. A policy that needs to know its capacity uses
-/// the number of pages in view when a victim is asked for. Only then is the budget full.
+/// the number of resident pages when a victim is requested. Only then is the budget full.
 pub trait Policy: Send {
-    /// Notes that a thread waits for a page out of view, and that the next victim makes room for this page. The call is
-    /// a hint: a page may arrive without the call, and may not arrive after it.
+    /// Notes that a thread waits for an absent page, and that the next victim makes room for this page. The call is
+    /// only a hint. A page may arrive without it, and may fail to arrive after it.
     fn coming(&mut self, _page: PageId) {}
-    /// Notes that a page came into view.
+    /// Notes that a page became resident.
     fn inserted(&mut self, page: PageId, cause: Cause);
-    /// Notes a visible reference to a page in view: the first write since the page arrived, or an access to the page
+    /// Notes a visible reference to a resident page: the first write since the page arrived, or an access to the page
     /// while it was unmapped.
     fn referenced(&mut self, page: PageId, write: bool);
-    /// Notes that a page left the view.
+    /// Notes that a page is no longer resident.
     fn removed(&mut self, page: PageId, why: Leave);
-    /// Notes that a page out of view was discarded. The policy must forget the page.
+    /// Notes that an absent page was discarded. The policy must forget the page.
     fn forgotten(&mut self, _page: PageId) {}
-    /// Returns the page to replace next, among those that the filter accepts.
+    /// Returns the page to evict next. Considers only pages that the filter accepts.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId>;
-    /// Returns a page in view whose reference bit the policy has cleared, and drops the request. The pager unmaps the
-    /// page, so that the page's next access traps (a hint fault). The page's bytes stay local. If the pager cannot
-    /// unmap the page now, the policy may ask again later. The pager calls this a bounded number of times after every
-    /// step.
+    /// Returns a resident page whose reference bit the policy has cleared, and removes the page from the policy's
+    /// requests. The pager unmaps the page, so that the page's next access traps (a hint fault). The page's bytes stay
+    /// in local memory. If the pager cannot unmap the page now, the policy may request the same page again later. The
+    /// pager calls this method a bounded number of times after every step.
     fn next_to_hide(&mut self) -> Option<PageId> {
         None
     }
-    /// Whether the policy cannot work without unmapping pages. If so, pages are moved in and out even if copying them
-    /// would be cheaper. A policy that can work in both ways reads [`Space::hides`].
+    /// Whether the policy cannot work unless pages are unmapped to sample references. If so, the engine moves pages in
+    /// frames, even if copying them would be cheaper. A policy that works with and without unmapping reads
+    /// [`Space::hides`].
     fn hides(&self) -> bool {
         false
     }
-    /// Sets the kind of a page that is out of view. Only a policy that ranks kinds needs the call.
+    /// Sets the kind of an absent page. Only a policy that ranks kinds needs this call.
     fn kind(&mut self, _page: PageId, _kind: Kind) {}
-    /// Says that pages of a kind are no victims for now (`true`), or are victims again (`false`).
+    /// Protects all pages of a kind from eviction (`true`), or ends this protection (`false`).
     fn hold(&mut self, _kind: Kind, _on: bool) {}
     /// Notes the time, in milliseconds since any fixed point. The calls come in ascending order, every few tens of
     /// milliseconds.
     fn tick(&mut self, _now_ms: u64) {}
-    /// Writes what a report should say about the policy's own choices. A policy that does not tune itself writes
-    /// nothing.
+    /// Writes the policy's own choices for a report. A policy that does not tune itself writes nothing.
     fn describe(&self, _out: &mut dyn core::fmt::Write) -> core::fmt::Result {
         Ok(())
     }
@@ -139,18 +139,18 @@ pub const POLICIES: &[&Info] = &[
     &mglru::INFO,
 ];
 
-/// A policy that runs only on a recorded trace.
+/// A policy that can replay a recorded trace, but cannot serve a live program.
 #[derive(Clone, Copy, Debug)]
 pub struct Offline {
-    /// Its name.
+    /// Name of the policy.
     pub name: &'static str,
     /// A one-line description.
     pub summary: &'static str,
-    /// The paper that describes it.
+    /// The paper that describes the policy.
     pub source: &'static str,
 }
 
-/// The policies that run only on a recorded trace. [`build`] does not make them.
+/// The policies that can only replay a recorded trace. [`build`] does not build them.
 pub const OFFLINE: &[&Offline] = &[&opt::ABOUT];
 
 /// Builds the policy that a user described as `name[:param=value,...]`.
@@ -169,7 +169,7 @@ pub fn build(text: &str, space: Space) -> Result<Box<dyn Policy>, SpecError> {
     Ok((info.build)(space, &values))
 }
 
-/// Checks whether the policy that a user described cannot work without unmapping pages.
+/// Checks whether the policy that `text` describes needs pages to be unmapped ([`Policy::hides`]).
 ///
 /// # Errors
 /// The errors are those of [`build`].

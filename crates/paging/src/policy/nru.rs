@@ -1,5 +1,5 @@
-//! U-NRU: four classes by pseudo reference and modified bits. A random page of the lowest class that is not empty
-//! leaves. Reference bits are cleared after a number of swaps or milliseconds (paper 1, section 2.3).
+//! U-NRU: four classes by pseudo reference and modified bits. Evicts a random page of the lowest class that is not
+//! empty. Reference bits are cleared after a number of swaps or milliseconds (paper 1, section 2.3).
 
 use super::classes::Classes;
 use super::random::Draw;
@@ -35,9 +35,9 @@ pub(super) const BY_TIMER: Info = Info {
     build: |space, values| Box::new(Nru::new(space.units, space.seed, Every::Millis(values.get("ms")))),
 };
 
-/// Segments: the four classes in order, where each class of referenced pages has two segments. Pages that were
-/// referenced before the present round of clearing began are in the "due" segments. They lose their bit one by one.
-/// Pages referenced since then keep it.
+/// Segments: the four classes in order. Each class of referenced pages has two segments. Pages that were referenced
+/// before the present round of clearing began are in its "due" segment, and lose their bit one by one. Pages referenced
+/// since then keep their bit.
 const QUIET_CLEAN: usize = 0;
 const QUIET_DIRTY: usize = 1;
 const DUE_CLEAN: usize = 2;
@@ -57,7 +57,7 @@ pub(super) enum Every {
     Millis(u64),
 }
 
-/// Memory use: a page number and a position a unit.
+/// Memory use: one page number and one position per unit.
 #[derive(Debug)]
 pub(super) struct Nru {
     pages: Classes<6>,
@@ -65,7 +65,7 @@ pub(super) struct Nru {
     every: Every,
     swaps: u64,
     since_ms: Option<u64>,
-    /// Whether a new round must begin as soon as the present round is done.
+    /// Whether a new round of clearing must begin as soon as the present round is done.
     round_wanted: bool,
 }
 
@@ -111,9 +111,9 @@ impl Policy for Nru {
         }
     }
 
-    /// Returns the first accepted page from a random one on, class by class. Each class may use its share of the search
-    /// limit, and what the classes before it did not use. So a large class of refused pages does not prevent a search
-    /// of the next class.
+    /// Searches class by class, from a random page of the class on, for the first accepted page. Each class may use its
+    /// share of the search limit, and what the classes before it did not use. So a large class of refused pages does
+    /// not prevent the search of the next class.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut left = limits::VICTIM_SCAN_MAX as u32;
         for (above, &(part, other)) in (1..=CLASSES.len() as u32).rev().zip(&CLASSES) {
@@ -190,7 +190,8 @@ mod tests {
             assert_eq!(hidden(&mut nru), BTreeSet::new());
             nru.tick(1100);
             assert_eq!(hidden(&mut nru), (0..12).collect());
-            // Of the clean pages, 0 and 1 are read, and 2 is written. Of the dirty pages, 6 and 7 are read.
+            // Pages 0 and 1, which are clean, are read. Page 2, also clean, is written. Pages 6 and 7, which are dirty,
+            // are read.
             (0..2).for_each(|page| nru.referenced(PageId(page), false));
             nru.referenced(PageId(2), true);
             (6..8).for_each(|page| nru.referenced(PageId(page), false));

@@ -1,5 +1,5 @@
-//! OPT: the page whose next use is farthest in the future leaves first (Belady, IBM Systems Journal 1966). OPT must
-//! know the future, so it runs only on recorded reference strings.
+//! OPT: evicts the page whose next use is farthest in the future (Belady, IBM Systems Journal 1966). OPT must know the
+//! future, so it runs only on recorded reference strings.
 
 use super::{Cause, Leave, Offline, Policy};
 use crate::limits;
@@ -17,24 +17,24 @@ const ABSENT: u32 = u32::MAX;
 /// OPT over one reference string.
 ///
 /// Each [`Policy::inserted`] by a read or a write, and each [`Policy::referenced`], is the next reference of the
-/// string. A prefetch is not a reference. No call allocates. Each call is O(log n) in the pages in view. Memory use:
-/// three words a unit and one word a reference.
+/// string. A prefetch is not a reference. No call allocates. The cost of each call is O(log n) for n resident pages.
+/// Memory use: three words per unit and one word per reference.
 #[derive(Debug)]
 pub struct Opt {
     /// For each reference, the index of the next reference to the same page.
     next_use: Vec<u32>,
-    /// For each unit, the index of the next reference to it.
+    /// For each unit, the index of the next reference to the unit.
     upcoming: Vec<u32>,
-    /// Number of references passed.
+    /// Number of references of the string that were made so far.
     now: usize,
-    /// The pages in view as a binary heap. No page is used later than its parent in the heap.
+    /// The resident pages as a binary heap. No page is used later than its parent in the heap.
     heap: Vec<u32>,
     /// The index of each unit in `heap`.
     place: Vec<u32>,
 }
 
 impl Opt {
-    /// Builds OPT for this string of page numbers. All are below `units`.
+    /// Builds OPT for this string of page numbers, all of which must be below `units`.
     #[must_use]
     pub fn new(units: u32, references: &[u32]) -> Self {
         let mut upcoming = vec![NEVER; units as usize];
@@ -54,8 +54,8 @@ impl Opt {
         self.now += 1;
     }
 
-    /// Returns the sort key of the page at an index. The page with the largest key leaves first. Among pages never used
-    /// again, this is the page with the highest number.
+    /// Returns the sort key of the page at an index of the heap. The page with the largest key is evicted first. Among
+    /// pages that are never used again, this is the page with the highest number.
     fn key(&self, index: usize) -> (u32, u32) {
         let page = self.heap[index];
         (self.upcoming[page as usize], page)
@@ -67,7 +67,7 @@ impl Opt {
         self.place[self.heap[b] as usize] = b as u32;
     }
 
-    /// Moves the page at an index to its place in the first `len` entries of the heap.
+    /// Moves the page at an index up or down until the first `len` entries are a heap again.
     fn settle(&mut self, mut index: usize, len: usize) {
         while index > 0 && self.key(index) > self.key((index - 1) / 2) {
             self.swap(index, (index - 1) / 2);
@@ -148,8 +148,8 @@ mod tests {
     fn the_page_used_last_leaves_first() {
         let string = [0, 1, 2, 3, 0, 1, 4, 2, 0, 3];
         let mut trial = Trial::new(Box::new(Opt::new(8, &string)), 3);
-        // When 3 comes, 2 is used later than 0 and 1. When 4 comes, 1 is not used again. When 2 comes, 4 is not used
-        // again.
+        // When page 3 arrives, page 2 is used later than 0 and 1. When 4 arrives, 1 is not used again. When 2 arrives,
+        // 4 is not used again.
         assert_eq!(trial.victims(&string), [2, 1, 4]);
         assert_eq!(trial.hits, 4);
     }
@@ -171,7 +171,8 @@ mod tests {
         assert_eq!(opt.now, 5, "a page fetched ahead is no reference");
     }
 
-    /// Counts the hits of Belady's rule by its definition: for each page in view, searches ahead for its next use.
+    /// Counts the hits of Belady's rule directly from its definition: searches the string for the next use of each
+    /// resident page.
     fn hits_by_searching(references: &[u32], capacity: usize) -> u32 {
         let (mut in_view, mut hits) = (Vec::new(), 0);
         for (at, page) in references.iter().enumerate() {

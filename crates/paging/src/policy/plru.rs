@@ -16,19 +16,19 @@ pub(super) const INFO: Info = Info {
 const INACTIVE: u32 = 0;
 const ACTIVE: u32 = 1;
 
-/// Memory use: two links and a byte a unit.
+/// Memory use: two links and one byte per unit.
 ///
-/// A new page enters the end of the inactive list. If its bit is set when its turn comes, it moves to the active list.
-/// A prefetched page without a seen use is replaced first (paper 4).
+/// A new page enters the end of the inactive list. If its bit is set when it reaches the front, it moves to the active
+/// list. A prefetched page without a seen use is evicted first (paper 4).
 #[derive(Debug)]
 pub(super) struct Plru {
     lists: Lists,
-    /// The round in which a page's bit was set. The bit counts as set only in this round, so one increment of the round
-    /// clears all bits. After 255 rounds an old bit counts as set again. This happens only to a page that was refused
-    /// as a victim in all these rounds.
+    /// The number of the round in which a page's bit was last set. The bit counts as set only during this round, so one
+    /// increment of the round clears all bits. Round numbers repeat after 255 rounds, so an old bit may count as set
+    /// again. This happens only to a page that was refused as a victim in all these rounds.
     bit: Vec<u8>,
     round: u8,
-    /// The next page of the inactive list to unmap. Its bit is clear.
+    /// The next page of the inactive list to unmap, if any. The walk skips pages whose bit is set.
     hide: Option<PageId>,
 }
 
@@ -41,8 +41,8 @@ impl Plru {
         self.bit[page.0 as usize] == self.round
     }
 
-    /// Moves all active pages to the inactive list and clears their bits. At that moment, no inactive page has its bit
-    /// set. Returns the first page moved.
+    /// Moves all active pages to the inactive list, and clears the bits of all pages. The caller has found no inactive
+    /// page with its bit set. Returns the first moved page.
     fn turn_over(&mut self) -> Option<PageId> {
         let first = self.lists.front(ACTIVE)?;
         self.lists.append(INACTIVE, ACTIVE);
@@ -51,7 +51,8 @@ impl Plru {
         Some(first)
     }
 
-    /// Advances the walk if it is at this page. The page is about to leave the inactive list.
+    /// If this page is the next one to unmap, advances to the page after it. The page is about to leave the inactive
+    /// list.
     fn leave_place(&mut self, page: PageId) {
         if self.hide == Some(page) {
             self.hide = self.lists.after(page).ok();
@@ -74,8 +75,8 @@ impl Policy for Plru {
         self.lists.remove(page);
     }
 
-    /// Returns the first inactive page whose bit is not set. If the bounded search finds only set bits, returns the
-    /// first page that it found.
+    /// Returns the first accepted inactive page whose bit is clear. If the bounded search finds only set bits, returns
+    /// the first accepted page.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut passed = None;
         let mut turned = false;
@@ -186,7 +187,7 @@ mod tests {
         for round in 0..8 {
             assert_eq!(evict(&mut plru), Some(round * reach));
         }
-        // All pages are active now, in order. They become inactive again.
+        // All pages are active now, in order. Then all become inactive again.
         assert_eq!(evict(&mut plru), Some(1));
         assert_eq!(evict(&mut plru), Some(2));
     }

@@ -1,4 +1,4 @@
-//! Random: any page in view may leave (paper 1, table of policies).
+//! Random: evicts any resident page (paper 1, table of policies).
 
 use super::classes::Classes;
 use super::{Cause, Info, Leave, Policy};
@@ -33,7 +33,7 @@ impl Draw {
     }
 }
 
-/// Memory use: a page number and a position a unit.
+/// Memory use: one page number and one position per unit.
 #[derive(Debug)]
 pub(super) struct Random {
     pages: Classes<1>,
@@ -57,7 +57,7 @@ impl Policy for Random {
         self.pages.remove(page);
     }
 
-    /// Returns the first accepted page from a random one on.
+    /// Searches from a random page on, and returns the first accepted page.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let len = self.pages.len(0);
         if len == 0 {

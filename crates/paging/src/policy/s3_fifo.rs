@@ -1,6 +1,6 @@
-//! S3-FIFO: a small queue, a main queue and a ghost queue. New pages enter the small queue, and most soon leave it. The
-//! main queue reinserts pages that were referenced. A page that comes back while the ghost queue remembers it enters
-//! the main queue (Yang et al., SOSP'23, algorithm 1).
+//! S3-FIFO: a small queue, a main queue and a ghost queue. New pages enter the small queue, and most are soon evicted
+//! from it. The main queue reinserts pages that were referenced. A page that comes back while it is in the ghost queue
+//! enters the main queue (Yang et al., SOSP'23, algorithm 1).
 
 use super::list::{Capacity, Lists};
 use super::{Cause, Info, Leave, Param, Policy};
@@ -19,12 +19,12 @@ const SMALL: usize = 0;
 const MAIN: usize = 1;
 const GHOST: usize = 2;
 
-/// Largest reference count of a page in view.
+/// Largest reference count of a resident page. Further references are not counted.
 const FREQUENCY_MAX: u32 = 3;
 /// Number of references that move a page from the small queue to the main one.
 const FREQUENCY_MAIN: u32 = 2;
 
-/// Memory use: two links a unit. A page's reference count is the mark in its list entry.
+/// Memory use: two links per unit. A page's reference count is the mark in its list entry.
 #[derive(Debug)]
 pub(super) struct S3Fifo {
     lists: Lists<3>,
@@ -37,8 +37,8 @@ impl S3Fifo {
         Self { lists: Lists::new(units), capacity: Capacity::default(), small_percent }
     }
 
-    /// Returns the oldest accepted page with too few references to stay. Moves on the pages with enough references.
-    /// Each counted reference allows at most one such move.
+    /// Returns the oldest accepted page that has too few references to stay. On the way, moves pages with enough
+    /// references to the back of the main queue. Each counted reference allows at most one such move.
     fn oldest(&mut self, list: usize, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let mut at = self.lists.front(list);
         let mut left = limits::VICTIM_SCAN_MAX / 3;
@@ -50,7 +50,7 @@ impl S3Fifo {
             } else if list == MAIN && frequency > 0 {
                 self.lists.move_back(MAIN, page);
                 self.lists.set_mark(page, frequency - 1);
-                // The page is the only page of its list, so it is also the next one.
+                // If the page is the only page of its list, the search continues with the same page.
                 at = at.or(Some(page));
             } else if left == 0 || accept(page) {
                 return (left > 0).then_some(page);
@@ -67,8 +67,8 @@ impl Policy for S3Fifo {
         self.capacity.came();
         let list = if self.lists.of(page) == Some(GHOST) { MAIN } else { SMALL };
         self.lists.move_back(list, page);
-        // The ghost queue is trimmed only after the arrival. Before it, the arriving page may still be in the queue
-        // while its victim has entered. So trimming earlier could drop one ghost too many.
+        // The ghost queue is trimmed after the arrival. Before the arrival, the arriving page may still be in the queue
+        // while its victim is already in it. Trimming would then drop one ghost too many.
         while self.lists.len(GHOST) > self.capacity.percent(100 - self.small_percent) {
             self.lists.pop_front(GHOST);
         }
@@ -87,7 +87,7 @@ impl Policy for S3Fifo {
     }
 
     fn forgotten(&mut self, page: PageId) {
-        // If the ghost queue is empty, the page's memory is not read, so it is not brought in.
+        // If the ghost queue is empty, the page's entry need not be read. Reading it would cost a cache miss.
         if self.lists.len(GHOST) > 0 {
             self.lists.remove(page);
         }

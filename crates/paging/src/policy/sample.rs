@@ -3,10 +3,10 @@
 use super::Space;
 use crate::units::PageId;
 
-/// Sampling if pages can be unmapped cheaply: two units in each 32, not adjacent.
+/// Sampling if pages can be unmapped cheaply: two units of each run of 32, not adjacent.
 const HIDDEN: Sampling = Sampling { run: 32, units: 2, step: 5, grain: 1 };
-/// Sampling if pages are not unmapped: 32 adjacent units in each 512. Adjacent sampled units return together, so they
-/// can be prefetched.
+/// Sampling if pages are not unmapped: 32 adjacent units of each run of 512. Adjacent sampled units return together, so
+/// they can be prefetched.
 const IN_ROWS: Sampling = Sampling { run: 512, units: 32, step: 1, grain: 32 };
 
 /// How units are sampled.
@@ -18,7 +18,7 @@ struct Sampling {
     units: u32,
     /// Distance between two sampled units.
     step: u32,
-    /// The first sampled unit of a run is at a multiple of this number of units.
+    /// The position of a run's first sampled unit is a multiple of this number.
     grain: u32,
 }
 
@@ -31,8 +31,8 @@ impl Sampling {
     }
 }
 
-/// The sampled units and their names, which number them without gaps. The names have the same order as the units,
-/// because some policies walk over the pages in order.
+/// The sampled units. Their names are consecutive numbers from 0. The names have the same order as the units, because
+/// some policies walk over the pages in order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     how: Sampling,

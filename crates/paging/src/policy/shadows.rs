@@ -1,9 +1,9 @@
 //! Shadow caches simulate several policies on the same sample of pages.
 //!
-//! A sample stands for all pages. Each policy has a shadow cache: the sampled pages that the policy would hold if the
-//! sample were all pages, with the sample's share of local memory (miniature simulation: Waldspurger et al., ATC 2017).
-//! A shadow cache replaces no real page. All policies are judged by the same references, so chance affects them alike.
-//! As in a live run, a policy sees only the misses in its shadow cache.
+//! A sample represents all pages. Each policy has a shadow cache: the sampled pages that the policy would hold if there
+//! were no other pages and memory were reduced to the sample's share (miniature simulation: Waldspurger et al., ATC
+//! 2017). A shadow cache evicts no real page. All policies are judged by the same references, so chance affects them
+//! alike. As in a live run, a policy sees only the misses in its shadow cache.
 
 use super::list::Lists;
 use super::{Cause, Leave, Policy};
@@ -14,27 +14,29 @@ struct Shadow {
     policy: Box<dyn Policy>,
     /// Number of sampled pages that the policy would hold.
     held: u32,
-    /// Number of returns: references to known pages that the policy would not hold.
+    /// Number of references to known pages that the policy would not hold (returns).
     returns: u32,
-    /// Number of references that are a hit for this policy and a miss for the policy in charge, or the other way round.
+    /// Number of references on which this policy and the policy in charge differ: one has a hit, the other a miss.
     differences: u32,
 }
 
-/// Memory use: a word, a byte and two links a sampled page, and the policies' own.
+/// Memory use: one word, one byte and two links per sampled page, and the memory of the policies.
 pub(super) struct Shadows {
     shadows: Vec<Shadow>,
-    /// For each sampled page: a bit for each shadow cache that would hold it.
+    /// For each sampled page: one bit for each shadow cache, set if the cache would hold the page.
     held: Vec<u8>,
-    /// For each sampled page: the number of arrivals at its last visible reference.
+    /// For each sampled page: the number of arrivals before its last visible reference.
     referenced_at: Vec<u32>,
-    /// Sampled pages in view whose next reference would not be seen. The page that waits longest is first.
+    /// Resident sampled pages that are mapped, so that their next reference would not be seen. The page that is mapped
+    /// longest is first.
     unseen: Lists<1>,
-    /// Index of the policy in charge. The other policies are compared with it.
+    /// Index of the policy in charge, with which the other policies are compared.
     charge: usize,
 }
 
 impl Shadows {
-    /// Builds shadow caches of these policies, at most eight, for pages with names below `names`.
+    /// Builds one shadow cache for each of these policies, at most eight. The numbers of sampled pages are below
+    /// `names`.
     pub(super) fn new(policies: Vec<Box<dyn Policy>>, names: u32, charge: usize) -> Self {
         let shadow = |policy| Shadow { policy, held: 0, returns: 0, differences: 0 };
         Self {
@@ -51,8 +53,8 @@ impl Shadows {
         self.shadows[k].returns
     }
 
-    /// Returns the number of references that are a hit for policy `k` and a miss for the policy in charge, or the other
-    /// way round. [`Self::halve`] halves the number.
+    /// Returns the number of references on which policy `k` and the policy in charge differ: one has a hit, the other a
+    /// miss. [`Self::halve`] halves the number.
     pub(super) fn differences(&self, k: usize) -> u32 {
         self.shadows[k].differences
     }
@@ -62,8 +64,8 @@ impl Shadows {
         self.shadows[self.charge].held
     }
 
-    /// Notes a reference to a sampled page at time `now`, in arrivals. `again` says that the page was referenced
-    /// before. `share` is the number of pages that a policy may hold.
+    /// Notes a reference to a sampled page. `now` is the number of arrivals so far. `again` says that the page was
+    /// referenced before. `share` returns how many pages a policy may hold.
     pub(super) fn referenced(
         &mut self,
         name: PageId,
@@ -92,8 +94,8 @@ impl Shadows {
         }
     }
 
-    /// Makes room for one more page in the shadow cache of policy `k`. At most two pages leave at each call, so a
-    /// smaller share is reached after a few references.
+    /// Makes room for one more page in the shadow cache of policy `k`. Each call evicts at most two pages, so a smaller
+    /// share is reached only after several references.
     fn make_room(&mut self, k: usize, share: u32) {
         let shadow = &mut self.shadows[k];
         for _ in 0..2 {
@@ -107,13 +109,13 @@ impl Shadows {
         }
     }
 
-    /// Notes that a sampled page is in view and that its next reference would not be seen.
+    /// Notes that a sampled page is mapped, so that its next reference would not be seen.
     fn goes_unseen(&mut self, name: PageId, now: u32) {
         self.referenced_at[name.0 as usize] = now;
         self.unseen.move_back(0, name);
     }
 
-    /// Notes that a sampled page left the view.
+    /// Notes that a sampled page is no longer resident.
     pub(super) fn left(&mut self, name: PageId) {
         self.unseen.remove(name);
     }
@@ -132,8 +134,8 @@ impl Shadows {
         }
     }
 
-    /// Returns the page that waits longest in `unseen`, if it has waited for at least `arrivals` arrivals. The caller
-    /// must unmap the page.
+    /// Returns the page that is mapped longest, if at least `arrivals` pages arrived since its last reference. The
+    /// caller must unmap the page.
     pub(super) fn next_to_hide(&mut self, now: u32, arrivals: u32) -> Option<PageId> {
         let name = self.unseen.front(0)?;
         let since = now.wrapping_sub(self.referenced_at[name.0 as usize]);
@@ -199,7 +201,7 @@ mod tests {
         assert_eq!(shadows.next_to_hide(11, 10), None);
         assert_eq!(shadows.next_to_hide(13, 10), Some(PageId(9)));
         assert_eq!(shadows.next_to_hide(100, 10), None);
-        // 7 was unmapped and referenced again. 5 comes back for the first time.
+        // Page 7 was unmapped and is referenced again. Page 5 comes back for the first time.
         shadows.referenced(PageId(7), Cause::Read, 100, true, |_| SHARE);
         shadows.referenced(PageId(5), Cause::Read, 101, false, |_| SHARE);
         assert_eq!((shadows.returns(0), shadows.held()), (0, 4));

@@ -1,4 +1,4 @@
-//! Simple: walks the far space from the last victim on. The first page in view that it finds leaves (paper 1, the
+//! Simple: walks the far space from the last victim on, and evicts the first resident page that it finds (paper 1, the
 //! policy that DLM shipped with).
 
 use super::{Cause, Info, Leave, Policy};
@@ -13,8 +13,8 @@ pub(super) const INFO: Info = Info {
     build: |space, _| Box::new(Simple::new(space.units)),
 };
 
-/// Memory use: a bit a unit, and one more bit for each word of these bits. One step of the walk skips 4,096 absent
-/// units.
+/// Memory use: one bit per unit, and one more bit for each word of these bits. One step of the walk skips up to 4,096
+/// absent units.
 #[derive(Debug)]
 pub(super) struct Simple {
     resident: Vec<u64>,
@@ -29,7 +29,7 @@ impl Simple {
         Self { resident: vec![0; words], occupied: vec![0; words.div_ceil(64)], hand: 0, units }
     }
 
-    /// Returns the first page in view at or after `from`.
+    /// Returns the first resident page at or after `from`.
     fn next_resident(&self, from: u32) -> Option<u32> {
         if from >= self.units {
             return None;
@@ -86,7 +86,7 @@ impl Policy for Simple {
                 None => (from, wrapped) = (0, true),
             }
         }
-        // The next search starts behind the refused pages, so it does not examine them again.
+        // The next search starts behind the refused pages, so that it does not examine them again.
         self.hand = from;
         None
     }

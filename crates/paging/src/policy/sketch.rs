@@ -1,19 +1,20 @@
-//! Estimates how often each page was seen recently, in a few bits a page. The method is a count-min sketch of four-bit
-//! counters that are halved now and then (Einziger, Friedman & Manes, TinyLFU, ACM ToS 2017, sections 3.2 to 3.4).
+//! Estimates how often each page was seen recently, with a few bits per page. The method is a count-min sketch of
+//! four-bit counters that are halved from time to time (Einziger, Friedman & Manes, TinyLFU, ACM ToS 2017, sections 3.2
+//! to 3.4).
 
 use crate::units::PageId;
 
-/// Words of a block. All four counters of a page are in one block, so an access costs one cache miss.
+/// Number of words in a block. All four counters of a page are in one block, so an access causes only one cache miss.
 const BLOCK: usize = 8;
 const ROWS: usize = 4;
 const COUNT_MAX: u64 = 15;
-/// Number of counts, for each page in view, after which all counters are halved (W/C in the paper).
+/// Number of counted references per resident page after which all counters are halved (W/C in the paper).
 const SAMPLE: u64 = 10;
 
-/// Memory use: 8 to 16 bytes a page in view, at most 16 a unit.
+/// Memory use: 8 to 16 bytes per resident page, at most 16 per unit.
 #[derive(Debug)]
 pub(super) struct Sketch {
-    /// The words of all blocks that may ever be needed. Only the first `blocks` blocks are in use.
+    /// The words of all blocks that can ever be needed. Only the first `blocks` blocks are in use.
     words: Vec<u64>,
     blocks: usize,
     counted: u64,
@@ -31,8 +32,8 @@ impl Sketch {
         Self { words: vec![0; blocks * BLOCK], blocks: 1, counted: 0 }
     }
 
-    /// Grows for `pages` pages in view. Growth divides the pages of each block between two blocks, and copies the
-    /// counters to both. So no estimate changes.
+    /// Grows the sketch for `pages` resident pages. Growth divides the pages of each block between two blocks, and
+    /// copies the counters to both. So no estimate changes.
     pub(super) fn fit(&mut self, pages: u32) {
         while self.blocks * BLOCK < pages as usize && self.blocks * BLOCK < self.words.len() {
             let used = self.blocks * BLOCK;
@@ -41,7 +42,8 @@ impl Sketch {
         }
     }
 
-    /// Returns the word and the shift of a page's counter in each row. A row is two words of a block.
+    /// Returns, for each row, the index of the word with a page's counter and the counter's shift in the word. A row is
+    /// two words of a block.
     fn counters(&self, page: PageId) -> [(usize, u32); ROWS] {
         let hash = spread(page);
         let block = (hash as usize & (self.blocks - 1)) * BLOCK;
@@ -58,8 +60,8 @@ impl Sketch {
         self.counters(page).into_iter().map(count).min().unwrap_or(0) as u32
     }
 
-    /// Counts a page, with `in_view` pages in view. Only the smallest of the page's counters grow, because the larger
-    /// counters also count other pages.
+    /// Counts a reference to a page, while `in_view` pages are resident. Only the smallest of the page's counters grow,
+    /// because the larger counters also count other pages.
     pub(super) fn count(&mut self, page: PageId, in_view: u32) {
         let least = u64::from(self.estimate(page));
         if least < COUNT_MAX {

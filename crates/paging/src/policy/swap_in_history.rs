@@ -1,8 +1,9 @@
-//! Swap-in history: like Simple, but skips pages that history predicts to be needed next (paper 1, section 2.1).
+//! Swap-in history: like the policy Simple, but skips pages that are expected to be needed next, according to the order
+//! of past swap-ins (paper 1, section 2.1).
 //!
 //! Each page remembers the page that was swapped in right after it. When a page is swapped in, the next `depth` pages
 //! of this chain are protected. Depth 1 protects only the page that followed the last time. The paper can also be read
-//! as a depth of half of the pages in view.
+//! so that the depth is half of the number of resident pages.
 
 use std::cell::Cell;
 
@@ -25,11 +26,11 @@ pub(super) const INFO: Info = Info {
     build: |space, values| Box::new(SwapInHistory::new(space.units, values.get("depth") as u32)),
 };
 
-/// Most links of the chain followed at one swap-in. If the predictions come true, a few swap-ins are enough to protect
-/// a deep chain fully.
+/// Maximum number of links of the chain followed at one swap-in. If the predictions come true, a few swap-ins suffice
+/// to protect a deep chain fully.
 const STEPS_MAX: u32 = 8;
 
-/// Memory use: a follower a unit, and the bits of Simple. With a depth above 1, also a mark a unit.
+/// Memory use: one follower per unit, and the bits of the policy Simple. With a depth above 1, also one mark per unit.
 #[derive(Debug)]
 pub(super) struct SwapInHistory {
     walk: Simple,
@@ -40,14 +41,15 @@ pub(super) struct SwapInHistory {
 
 #[derive(Debug)]
 struct Chain {
-    /// For each page: the number plus one of the page swapped in right after it; 0 if unknown.
+    /// For each page: the number plus one of the page swapped in right after it, or 0 if unknown.
     follower: Vec<u32>,
-    /// For each page: the number that the page got when the chain was followed. Pages with numbers above `passed`, up
-    /// to `reached`, are protected. With depth 1, only the tip is protected, and this list is empty.
+    /// For each page: its number in the chain. The chain numbers its pages consecutively. Pages with numbers above
+    /// `passed`, up to `reached`, are protected. With depth 1, only the page `tip` is protected, and this list is
+    /// empty.
     mark: Vec<u32>,
     passed: u32,
     reached: u32,
-    /// Number plus one of the page marked `reached`. The chain continues from this page.
+    /// Number plus one of the last page of the chain, whose mark is `reached`. The chain continues from this page.
     tip: u32,
     /// Number plus one of the last page swapped in.
     last: u32,
@@ -77,8 +79,8 @@ impl Chain {
         self.last = page.0 + 1;
     }
 
-    /// Protects the pages that follow the page just swapped in. If the present chain predicted the page, the rest of
-    /// this chain stays protected. Otherwise a new chain starts at the page.
+    /// Protects the pages that are expected after the page just swapped in. If the present chain predicted the page,
+    /// the rest of this chain stays protected. Otherwise a new chain starts at the page.
     fn follow(&mut self, page: PageId, depth: u32) {
         if self.protects(page) {
             self.passed = self.mark.get(page.0 as usize).copied().unwrap_or(self.reached);
@@ -103,7 +105,7 @@ impl Chain {
     }
 
     fn forget(&mut self, page: PageId) {
-        // If no page ever came, the page's memory is not read, so it is not brought in.
+        // If no page was ever swapped in, the page's entry need not be read. Reading it would cost a cache miss.
         if self.tip == 0 {
             return;
         }
@@ -141,8 +143,8 @@ impl Policy for SwapInHistory {
         self.chain.forget(page);
     }
 
-    /// Returns the next page of the walk that is not protected. A protected page leaves only if the walk finds no other
-    /// page.
+    /// Returns the next page of the walk that is not protected. A protected page is evicted only if the walk finds no
+    /// other page.
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         let Self { walk, chain, .. } = self;
         let protected = Cell::new(None);
@@ -162,7 +164,7 @@ impl Policy for SwapInHistory {
 mod tests {
     use super::*;
 
-    /// Swaps a page in. If the view is then too full, takes out a victim and returns it.
+    /// Swaps a page in. If more than `room` pages are then resident, evicts a victim and returns it.
     fn swap_in(policy: &mut SwapInHistory, page: u32, room: u32) -> Option<u32> {
         policy.inserted(PageId(page), Cause::Read);
         if policy.resident <= room {
@@ -183,7 +185,8 @@ mod tests {
         assert_eq!(swap_in(&mut history, 2, 4), Some(4), "not 3, which followed 2");
         assert_eq!(swap_in(&mut history, 5, 4), Some(10));
         assert_eq!(swap_in(&mut history, 10, 4), Some(20));
-        // The next page of the walk is 2, which followed 10 and so is protected.
+        // The next page of the walk is 2. Page 2 followed page 10 at an earlier swap-in, so it is protected and
+        // skipped.
         for page in [3, 5, 10] {
             assert_eq!(history.victim(&|_| true), Some(PageId(page)));
             history.removed(PageId(page), Leave::Evicted);
@@ -204,12 +207,12 @@ mod tests {
         let protected =
             |history: &SwapInHistory| (0..64).filter(|&page| history.chain.protects(PageId(page))).collect::<Vec<_>>();
         assert_eq!(protected(&history), []);
-        // The second round remembers only the swap-ins of the present chain.
+        // In the second round, each swap-in protects the pages that came next in the first round.
         come_and_go(&mut history, 5);
         assert_eq!(protected(&history), [1, 9, 30]);
         come_and_go(&mut history, 9);
         assert_eq!(protected(&history), [1, 30, 31]);
-        // Page 1 was in view, so it was not swapped in. The follower recorded for page 1 is still valid.
+        // In the second round, page 1 was not swapped in, so the follower recorded for page 1 is still valid.
         come_and_go(&mut history, 30);
         assert_eq!(protected(&history), [5, 31, 40]);
         come_and_go(&mut history, 50);

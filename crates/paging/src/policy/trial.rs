@@ -1,5 +1,4 @@
-//! A cache of fixed size around a policy, for the tests of policies. The policy sees every reference if `visible` is
-//! true.
+//! A cache of fixed size that tests a policy. The policy sees every reference if `visible` is true.
 
 use super::{Cause, Leave, Policy};
 use crate::units::PageId;
@@ -23,7 +22,7 @@ impl Trial {
         self.in_view.get(page as usize).is_some_and(|&held| held)
     }
 
-    /// Makes one reference. Returns the page that had to leave.
+    /// Makes one reference. Returns the page that was evicted, if any.
     pub(super) fn touch(&mut self, page: u32) -> Option<u32> {
         if self.holds(page) {
             self.hits += 1;
@@ -61,7 +60,7 @@ impl Trial {
     }
 }
 
-/// Pseudo-random numbers. The same seed always draws the same numbers (SplitMix64).
+/// Pseudo-random numbers. The same seed always yields the same numbers (SplitMix64).
 pub(super) struct Numbers(pub(super) u64);
 
 impl Numbers {
@@ -72,7 +71,7 @@ impl Numbers {
         ((mixed ^ mixed >> 31) % u64::from(bound)) as u32
     }
 
-    /// Draws a reference string that distinguishes policies: a hot set, loops longer than memory, and noise.
+    /// Returns a random reference string that distinguishes policies: a hot set, loops longer than memory, and noise.
     pub(super) fn references(&mut self, count: usize, pages: u32) -> Vec<u32> {
         let mut out = Vec::with_capacity(count);
         while out.len() < count {

@@ -1,5 +1,5 @@
-//! 2Q, full version: a new page is on trial in a queue. A page that comes back while it is remembered joins the pages
-//! kept by LRU (Johnson & Shasha, VLDB'94, section 3.2).
+//! 2Q, full version: a new page enters a queue of pages on trial. A page that comes back while it is remembered joins
+//! the pages kept by LRU (Johnson & Shasha, VLDB'94, section 3.2).
 
 use super::list::{Capacity, Lists};
 use super::{Cause, Info, Leave, Param, Policy};
@@ -16,14 +16,14 @@ pub(super) const INFO: Info = Info {
     build: |space, values| Box::new(TwoQ::new(space.units, values.get("in_percent"), values.get("out_percent"))),
 };
 
-/// A1in: the pages in view on their first visit, oldest first.
+/// A1in: the resident pages on their first visit, oldest first.
 const IN: usize = 0;
-/// A1out: the pages out of view that are remembered from their first visit.
+/// A1out: the pages that were evicted during their first visit and are remembered.
 const OUT: usize = 1;
-/// Am: the pages in view that came back.
+/// Am: the resident pages that came back.
 const MAIN: usize = 2;
 
-/// Memory use: two links a unit.
+/// Memory use: two links per unit.
 #[derive(Debug)]
 pub(super) struct TwoQ {
     lists: Lists<3>,
@@ -43,8 +43,8 @@ impl Policy for TwoQ {
         self.capacity.came();
         let list = if self.lists.of(page) == Some(OUT) { MAIN } else { IN };
         self.lists.move_back(list, page);
-        // The list of remembered pages is trimmed only after the arrival. Before it, the arriving page may still be in
-        // the list while its victim has entered. So trimming earlier could drop one page too many.
+        // The list of remembered pages is trimmed after the arrival. Before the arrival, the arriving page may still be
+        // in the list while its victim is already in it. Trimming would then drop one page too many.
         while self.lists.len(OUT) > self.capacity.percent(self.out_percent) {
             self.lists.pop_front(OUT);
         }
@@ -84,8 +84,8 @@ mod tests {
     fn a_page_that_comes_back_while_remembered_outlives_a_scan() {
         let mut trial = Trial::new(Box::new(TwoQ::new(64, 25, 50)), 4);
         assert_eq!(trial.victims(&[0, 1, 2, 3, 4, 5]), [0, 1]);
-        // Page 0 is remembered and joins the kept pages. A scan passes through the queue and leaves the kept pages in
-        // place.
+        // Page 0 is remembered, so it joins the kept pages. A scan passes through the queue and does not displace the
+        // kept pages.
         assert_eq!(trial.victims(&[0, 6, 7, 8, 9]), [2, 3, 4, 5, 6]);
         // A visible hit on a page in the queue does not prolong its trial.
         assert_eq!(trial.victims(&[7, 10]), [7]);
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(trial.victims(&[4, 7]), [8, 9]);
         assert_eq!(trial.victims(&[11, 12, 13]), [10, 4, 11]);
         // Page 4 is remembered now, so it joins the kept pages. One page is left in the queue, so the oldest kept page
-        // leaves next.
+        // is evicted next.
         assert_eq!(trial.victims(&[4, 14]), [12, 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! W-TinyLFU: a new page waits in a small LRU window. To enter the main memory, a segmented LRU, it must have been seen
+//! W-TinyLFU: a new page waits in a small LRU window. It enters the main memory, a segmented LRU, only if it was seen
 //! more often than the page that it would replace (Einziger, Friedman & Manes, ACM ToS 2017, section 4).
 
 use super::list::{Capacity, Lists};
@@ -16,18 +16,18 @@ pub(super) const INFO: Info = Info {
 };
 
 const WINDOW: usize = 0;
-/// Index of the main pages that were not seen since they entered, or not recently.
+/// Index of the list of main pages that were not seen again, or not recently.
 const PROBATION: usize = 1;
-/// Index of the main pages that were seen again.
+/// Index of the list of main pages that were seen again.
 const PROTECTED: usize = 2;
 
-/// Largest part of the main memory for protected pages, in percent.
+/// Maximum share of protected pages in the main memory, in percent.
 const PROTECTED_PERCENT: u32 = 80;
 
-/// Most pages that one search examines. Up to four searches are made for one victim.
+/// Maximum number of pages that one search examines. The choice of a victim makes up to four searches.
 const SCAN_MAX: usize = limits::VICTIM_SCAN_MAX / 4;
 
-/// Memory use: two links a unit and the sketch, 8 to 16 bytes a page in view.
+/// Memory use: two links per unit. The sketch takes 8 to 16 bytes per resident page.
 #[derive(Debug)]
 pub(super) struct WTinyLfu {
     lists: Lists<3>,
@@ -91,8 +91,8 @@ impl Policy for WTinyLfu {
     fn removed(&mut self, page: PageId, why: Leave) {
         self.capacity.left();
         let list = self.lists.remove(page);
-        // The main page was replaced because the oldest page of the window was seen more often. So that window page
-        // enters the main memory.
+        // The main page was evicted because the oldest page of the window was seen more often. That window page enters
+        // the main memory.
         if why == Leave::Evicted && list != Some(WINDOW) && self.lists.len(WINDOW) >= self.window_max() {
             self.enter();
         }

@@ -1,18 +1,21 @@
-//! The accuracy filter. It sits between a prefetcher and the pager. With it, a useless prefetcher causes no transfer.
+//! The accuracy filter. It sits between a prefetcher and the pager, and fetches proposals only while most of them are
+//! useful. So a useless prefetcher causes almost no transfers.
 //!
-//! The prefetcher is asked at every access. While too few of its proposals are right, or nothing is known yet, none is
-//! fetched. The filter measures the share of right proposals in one of four ways:
+//! The prefetcher is asked at every access. While too few of its proposals are right, or none has been judged yet, none
+//! is fetched. The filter measures the share of right proposals in one of four ways:
 //!
-//! - *Closed*: nothing is fetched, so every access to an absent page is seen. All proposed remote units become ghosts.
-//! - *Open, first uses visible* (fetched pages wait in frames): all proposed remote units become ghosts, too, because
-//!   the first use of a fetched page is seen.
-//! - *Open, first uses not visible* (fetched pages come straight into view): the use of a fetched page is not seen. So
-//!   one proposal in [`PROBE_EVERY`] is not fetched, but kept as a probe. A probe is a ghost whose access is seen. It
-//!   stands for all proposals.
-//! - *Open, and the prefetcher accounts for itself* (a stream knows where its next fault must be): the filter uses the
+//! - *Closed*: nothing is fetched, so every access to an absent page is seen. All proposed units that only the server
+//!   has become ghosts.
+//! - *Open, first uses visible* (fetched pages wait in frames): these units become ghosts, too, because the first use
+//!   of a fetched page is seen.
+//! - *Open, first uses not visible* (fetched pages are mapped when they arrive): the use of a fetched page is not seen.
+//!   So one proposal in [`PROBE_EVERY`] is not fetched, but kept as a probe. A probe is a ghost whose access is seen.
+//!   It represents all proposals.
+//! - *Open, and the prefetcher measures itself* (a stream knows where its next fault must be): the filter uses the
 //!   prefetcher's own count.
 //!
-//! Only proposals that would cost a transfer count. The proposal of a unit that is in memory costs nothing.
+//! A ghost is a remembered proposal: right if its unit is accessed soon, otherwise wrong. Only proposals that would cost
+//! a transfer count. The proposal of a unit that is in memory costs nothing.
 
 use core::fmt::Write;
 
@@ -20,20 +23,20 @@ use super::ghosts::{Ghosts, Verdict};
 use super::{Param, Prefetcher, Proposals, Touch, Values};
 use crate::limits;
 
-/// Share of right proposals, in parts of [`ONE`], at which the filter opens.
+/// Share of right proposals, in parts of [`ONE`], at or above which the filter opens.
 const OPENS: u32 = ONE / 100 * 60;
 /// Share of right proposals, in parts of [`ONE`], below which the filter closes.
 const CLOSES: u32 = ONE / 100 * 40;
 /// A share of 100 %.
 const ONE: u32 = 1 << 16;
-/// One in this number of proposals is kept as a probe.
+/// Of this number of proposals, one is kept as a probe.
 const PROBE_EVERY: u32 = 32;
-/// Weight of a verdict: each verdict moves the estimate by 1 / 2^`VERDICT_SHIFT` of the distance to 0 or to [`ONE`].
+/// Weight of a verdict. Each verdict moves the estimate by 1 / 2^`VERDICT_SHIFT` of its distance to 0 or to [`ONE`].
 const VERDICT_SHIFT: u32 = 5;
-/// As [`VERDICT_SHIFT`], but for a probe. A probe stands for many units, so it weighs more.
+/// Like [`VERDICT_SHIFT`], but for a probe. A probe represents many units, so it weighs more.
 const PROBE_SHIFT: u32 = 3;
-/// As [`VERDICT_SHIFT`], but for one page of a self-accounting prefetcher. Such a prefetcher reports a whole window of
-/// pages at once, so one page weighs less.
+/// Like [`VERDICT_SHIFT`], but for one page of a self-accounting prefetcher. Such a prefetcher reports a whole window
+/// of pages together, so one page weighs less.
 const ACCOUNT_SHIFT: u32 = 7;
 
 /// The parameter of every filtered prefetcher that turns the filter off.
@@ -45,7 +48,7 @@ pub(super) const FILTER: Param = Param {
     max: 1,
 };
 
-/// Puts the filter before a prefetcher, unless its parameters turn it off.
+/// Puts the filter between a prefetcher and the pager, except if the prefetcher's parameters turn it off.
 pub(super) fn filtered(inner: Box<dyn Prefetcher>, values: &Values) -> Box<dyn Prefetcher> {
     if values.get(FILTER.name) == 0 {
         return inner;
@@ -53,7 +56,7 @@ pub(super) fn filtered(inner: Box<dyn Prefetcher>, values: &Values) -> Box<dyn P
     Box::new(Filtered { inner, judge: Judge::new(), offered: Proposals::default() })
 }
 
-/// Memory use: 24 KiB of ghosts.
+/// Memory use: 24 KiB for the ghosts (the proposals that wait for a verdict).
 struct Filtered {
     inner: Box<dyn Prefetcher>,
     judge: Judge,
@@ -79,15 +82,15 @@ impl Prefetcher for Filtered {
 enum Mode {
     /// Nothing is fetched.
     Shadow,
-    /// All proposals are fetched, and all become ghosts.
+    /// All proposals are fetched, and all become ghosts. The first use of a fetched page is seen.
     Told,
-    /// All proposals are fetched except the probes.
+    /// All proposals are fetched except the probes, which become ghosts.
     Probing,
     /// All proposals are fetched, and the prefetcher reports its own results.
     Accounted,
 }
 
-/// Measures one prefetcher, and decides whether its proposals are fetched.
+/// Measures how many proposals of one prefetcher are right, and decides whether its proposals are fetched.
 pub(super) struct Judge {
     ghosts: Ghosts,
     mode: Mode,
@@ -115,14 +118,14 @@ impl Judge {
         self.open
     }
 
-    /// Returns the number of units found to be right. Half of the number stays counted for the next call.
+    /// Returns the number of units that were proposed and then accessed. Halves the number for the next call.
     pub(super) fn take_rights(&mut self) -> u32 {
         let rights = self.rights;
         self.rights /= 2;
         rights
     }
 
-    /// Records an access before the prefetcher is asked. `pushing` says that the prefetcher's proposals are to be
+    /// Records an access before the prefetcher is asked. `pushing` says whether the prefetcher's proposals will be
     /// fetched.
     pub(super) fn watch(&mut self, touch: Touch, pushing: bool, accounts: bool) {
         let mode = match (pushing, accounts, touch.told) {
@@ -133,8 +136,8 @@ impl Judge {
         };
         self.touches = self.touches.wrapping_add(1);
         if mode != self.mode {
-            // The waiting ghosts were proposed in the old mode. In one of the two modes proposals are fetched, and in
-            // the other not, or they are measured in another way. So verdicts on the old ghosts would mislead.
+            // The waiting ghosts were proposed in the old mode. The old and the new mode differ in whether proposals
+            // are fetched, or in how they are measured. So verdicts on the old ghosts would mislead.
             self.ghosts.clear();
             self.mode = mode;
         }
@@ -146,7 +149,7 @@ impl Judge {
         }
     }
 
-    /// Passes proposals on as the mode allows. Records ghosts that measure the proposals.
+    /// Passes those proposals on that the mode allows, and records ghosts to measure the proposals.
     pub(super) fn pass(&mut self, touch: Touch, offered: &Proposals, away: &dyn Fn(u32) -> bool, to: &mut Proposals) {
         if self.mode != Mode::Shadow {
             to.confirm(offered.confirmed());
@@ -196,7 +199,7 @@ impl Judge {
                 self.since_probe = 0;
                 self.remember(unit, true);
             }
-            // A unit that is already a probe stays a probe if it is proposed again.
+            // If a unit that is already a probe is proposed again, it stays a probe.
             to.push(from, unit - from);
             from = unit.saturating_add(touch.span.max(1));
         }
@@ -209,7 +212,7 @@ impl Judge {
         }
     }
 
-    /// Counts pages that the prefetcher itself found to be right or wrong.
+    /// Counts pages that the prefetcher itself reports as right or wrong.
     fn count(&mut self, pages: u32, right: bool) {
         self.rights = self.rights.saturating_add(if right { pages } else { 0 });
         for _ in 0..pages.min(limits::PREFETCH_UNITS_MAX) {
@@ -236,8 +239,8 @@ impl Judge {
     }
 }
 
-/// Returns the first unit of each page of a range. Subtracts the number of pages from `pages_left`, and never exceeds
-/// it.
+/// Returns the first unit of each page of a range, for at most `pages_left` pages. Subtracts the number of returned
+/// units from `pages_left`.
 fn units(first: u32, count: u32, span: u32, pages_left: &mut u32) -> impl Iterator<Item = u32> {
     let end = first.saturating_add(count);
     let pages = count.div_ceil(span.max(1)).min(*pages_left);
@@ -249,7 +252,7 @@ fn units(first: u32, count: u32, span: u32, pages_left: &mut u32) -> impl Iterat
 mod tests {
     use super::*;
 
-    /// A prefetcher that proposes the next unit, or a unit far away.
+    /// A prefetcher that proposes either the next unit or a unit far away.
     struct Next {
         right: bool,
     }
@@ -311,7 +314,7 @@ mod tests {
         let mut unit = 0;
         let (mut pushed, mut held) = (0, 0);
         for _ in 0..10_000 {
-            // The program accesses the fetched pages unseen.
+            // The program then accesses the fetched page, but the filter does not see this access.
             match touch(&mut filter, unit, false, true)[..] {
                 [] => (unit, held) = (unit + 1, held + 1),
                 _ => (unit, pushed) = (unit + 2, pushed + 1),

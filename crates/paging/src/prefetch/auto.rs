@@ -9,9 +9,9 @@ use super::markov::Markov;
 use super::streams::Streams;
 use super::{Info, Prefetcher, Proposals, Touch};
 
-/// Accesses before the first choice, and between choices while nothing is chosen.
+/// Number of accesses before the first choice, and between choices while no candidate is chosen.
 const FIRST_CHOICE: u32 = 64;
-/// Accesses between choices while a candidate is chosen.
+/// Number of accesses between choices while a candidate is chosen.
 const NEXT_CHOICE: u32 = 128;
 const CANDIDATES: usize = 3;
 const MARKOV_DEPTH: u32 = 8;
@@ -32,14 +32,14 @@ struct Candidate {
     judge: Judge,
 }
 
-/// Memory use: one word a unit (for markov), and 24 KiB of ghosts a candidate.
+/// Memory use: one word per unit (for markov), and 24 KiB of ghosts (remembered proposals) per candidate.
 pub(super) struct Auto {
-    /// The candidates. Those that see furthest ahead come first.
+    /// The candidates. Those that predict furthest ahead come first.
     candidates: [Candidate; CANDIDATES],
     chosen: Option<usize>,
     changes: u32,
     touches: u32,
-    /// Number of accesses. It is halved at each choice, as the candidates' counts of right proposals are.
+    /// Number of accesses. It is halved at each choice, and so are the candidates' counts of right proposals.
     seen: u32,
     offered: Proposals,
 }
@@ -63,8 +63,8 @@ impl Auto {
 
     /// Chooses among the candidates that are mostly right. The first candidate that predicts about half of the visible
     /// accesses wins. If there is none, the candidate that predicts the most wins. The present candidate stays if no
-    /// other is better by a quarter. Without visible first uses, the other candidates get no credit for pages that the
-    /// present candidate fetches rightly.
+    /// other is better by a quarter. If first uses of fetched pages are not seen, only the present candidate gets
+    /// credit for the pages that it fetches rightly.
     fn choose(&mut self) {
         if let Some(chosen) = self.chosen
             && !self.candidates[chosen].judge.is_open()

@@ -1,4 +1,4 @@
-//! Clustering: the aligned block of k pages around the accessed one (paper 4).
+//! Clustering: proposes the aligned block of k pages around the accessed page (paper 4).
 
 use super::accuracy::{self, FILTER};
 use super::{Info, Param, Prefetcher, Proposals, Touch};
@@ -33,7 +33,8 @@ impl Prefetcher for Cluster {
         };
         let first = touch.unit - touch.unit % block;
         let (end, behind) = (first.saturating_add(block), touch.unit.saturating_add(span));
-        // The units behind the page are proposed first, because they can be fetched in one request with the page.
+        // The units behind the page are proposed first, because they can be fetched together with the page in one
+        // request.
         let count = end.saturating_sub(behind).min(touch.window_max);
         proposals.push(behind, count);
         let before = (touch.unit - first).min(touch.window_max - count);

@@ -1,11 +1,11 @@
 //! Ghosts: proposed units that are remembered until they are accessed or have waited too long. Ghosts measure how often
-//! a prefetcher is right, and cause no transfer. The idea comes from the ghost entries of ARC and from the filter table
-//! of pollution-aware hardware prefetchers.
+//! a prefetcher is right. They cause no transfer. The idea comes from the ghost entries of ARC and from the filter
+//! table of pollution-aware hardware prefetchers.
 
 /// Largest number of ghosts.
 const RING: usize = 1024;
-/// Number of accesses after which a ghost counts as wrong. Without this limit, every ghost would prove right some day,
-/// even if accesses are random.
+/// Number of accesses after which a waiting ghost counts as wrong. Without this limit, every ghost would eventually
+/// count as right, even if accesses are random.
 const PATIENCE: u32 = 128;
 const NONE: u16 = u16::MAX;
 
@@ -26,7 +26,7 @@ struct Ghost {
     probe: bool,
 }
 
-/// The result of a ghost, right or wrong.
+/// The result of one ghost: whether its proposal was right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Verdict {
     /// Whether the ghost's unit was accessed in time.
@@ -89,8 +89,8 @@ impl Ghosts {
         self.find(unit).is_some()
     }
 
-    /// Remembers a proposed unit, if the unit has no waiting ghost yet. If the ring is full, removes the oldest ghost
-    /// and returns its verdict.
+    /// Remembers a proposed unit, if no ghost waits for the unit yet. If the ring is full, removes the oldest ghost and
+    /// returns its verdict.
     pub(super) fn add(&mut self, unit: u32, now: u32, probe: bool) -> Option<Verdict> {
         if self.waits(unit) {
             return None;
@@ -104,7 +104,8 @@ impl Ghosts {
         verdict
     }
 
-    /// Notes an access to a unit. If a ghost waited for the unit, returns whether the ghost was a probe.
+    /// Notes an access to a unit. If a ghost waited for the unit, returns true for a probe and false for any other
+    /// ghost.
     pub(super) fn touch(&mut self, unit: u32) -> Option<bool> {
         let index = self.find(unit)?;
         self.unlink(index);
@@ -112,8 +113,9 @@ impl Ghosts {
         Some(self.ring[index].probe)
     }
 
-    /// Returns the verdict on the oldest ghost, if the result is known. Verdicts come in the order of creation. Any
-    /// other order would favour right ghosts, whose results are known earlier than those of wrong ghosts.
+    /// Removes the oldest ghost and returns its verdict, if the verdict is known. Verdicts are returned in the order of
+    /// creation. Any other order would favour right ghosts, whose verdicts are known earlier than those of wrong
+    /// ghosts.
     pub(super) fn settle(&mut self, now: u32) -> Option<Verdict> {
         let oldest = self.ring[self.first];
         let known = oldest.fate == Fate::Touched || now.wrapping_sub(oldest.born) > PATIENCE;
@@ -161,7 +163,7 @@ mod tests {
     fn a_full_ring_gives_up_its_oldest_and_every_chain_stays_whole() {
         let mut ghosts = Ghosts::new();
         for unit in 0..10_000u32 {
-            // The hashes of these units collide, so the units share chains.
+            // The hashes of these units collide, so their ghosts share a chain.
             let given_up = ghosts.add(unit.wrapping_mul(65_536), 0, false);
             assert_eq!(given_up.is_some(), unit as usize >= RING);
             assert!(ghosts.waits(unit.wrapping_mul(65_536)));

@@ -23,7 +23,7 @@ pub(super) struct Leap {
     deltas: [i64; HISTORY],
     count: usize,
     last: Option<u32>,
-    /// The latest trend, in units; 0 before the first trend was found.
+    /// The latest trend, in units, or 0 before the first trend is found.
     trend: i64,
     /// Number of pages in the latest proposal.
     window: u32,
@@ -36,9 +36,9 @@ impl Leap {
         Self { deltas: [0; HISTORY], count: 0, last: None, trend: 0, window: 0, hits: 0, window_max }
     }
 
-    /// Notes an access. Returns whether the access continues the trend. If fetched pages come straight into view, the
-    /// next access that is seen is behind them. This access counts as one step of the trend, and the pages in between
-    /// count as used.
+    /// Notes an access. Returns whether the access continues the trend. If prefetched pages are mapped without an
+    /// access, the next access that is seen is behind them. This access counts as one step of the trend, and the
+    /// skipped pages count as used.
     fn note(&mut self, unit: u32, staged: bool, proposals: &mut Proposals) -> bool {
         let Some(last) = self.last.replace(unit) else {
             return false;
@@ -57,7 +57,7 @@ impl Leap {
         follows
     }
 
-    /// Returns the delta of more than half of the latest accesses (algorithm 1).
+    /// Returns the delta that more than half of the latest accesses have in common, if there is one (algorithm 1).
     fn find_trend(&self) -> Option<i64> {
         let known = self.count.min(HISTORY);
         let recent = |window: usize| (0..window).map(|back| self.deltas[(self.count - 1 - back) % HISTORY]);
@@ -87,7 +87,7 @@ impl Leap {
             0 => u32::from(follows),
             hits => (hits + 1).next_power_of_two().min(self.window_max),
         };
-        // The window shrinks gradually: a few accesses off the trend do not close it.
+        // The window shrinks by at most half at a time, so a few accesses off the trend do not close it.
         window = window.max(self.window / 2);
         self.hits = 0;
         self.window = window;

@@ -1,13 +1,13 @@
-//! Markov: for each page, the page that was accessed after it the last time (paper 1's swap-in history, used for
-//! prefetching; Joseph and Grunwald, "Prefetching using Markov Predictors", ISCA 1997). The prefetcher proposes the
-//! chain of successors, as long as each link has some confidence.
+//! Markov: remembers for each page the page that was accessed after it the last time (paper 1's swap-in history, used
+//! for prefetching; Joseph and Grunwald, "Prefetching using Markov Predictors", ISCA 1997). The prefetcher proposes the
+//! chain of successors, until a link has no confidence.
 
 use super::accuracy::{self, FILTER};
 use super::{Info, Param, Prefetcher, Proposals, Touch};
 
-/// Number of low bits of a word that hold the successor's unit plus one. The two bits above them hold the confidence.
+/// A word holds the successor's unit plus one in this number of low bits. The two bits above them hold the confidence.
 const UNIT_BITS: u32 = 30;
-/// Largest confidence, which counts how often a successor was right recently.
+/// Maximum confidence. The confidence counts how often a successor was right recently.
 const CONFIDENCE_MAX: u32 = 3;
 
 const _: () = assert!(crate::limits::UNITS_MAX < 1 << UNIT_BITS);
@@ -20,7 +20,7 @@ pub(super) const INFO: Info = Info {
     build: |space, values| accuracy::filtered(Box::new(Markov::new(space.units, values.get("depth") as u32)), values),
 };
 
-/// Memory use: one word a unit.
+/// Memory use: one word per unit.
 pub(super) struct Markov {
     next: Vec<u32>,
     last: Option<u32>,
@@ -44,8 +44,8 @@ impl Markov {
         }
     }
 
-    /// Learns that `unit` followed `last`, although nothing or another unit was predicted. First lowers the confidence
-    /// in the old successor. At confidence 0, replaces the old successor.
+    /// Learns that `unit` was accessed after `last`, without having been predicted. First lowers the confidence in the
+    /// old successor of `last`. If its confidence is already 0, `unit` replaces the old successor.
     fn learn(&mut self, last: u32, unit: u32) {
         let entry = &mut self.next[last as usize];
         match *entry >> UNIT_BITS {
@@ -55,7 +55,7 @@ impl Markov {
     }
 
     /// Searches for an accessed unit along the chain that starts at the previous access. The units in between may have
-    /// been fetched straight into view, so that accesses to them were not seen.
+    /// been prefetched and mapped, so that accesses to them were not seen.
     fn follow(&mut self, last: u32, unit: u32, proposals: &mut Proposals) {
         let mut at = last;
         for step in 0..=self.depth {

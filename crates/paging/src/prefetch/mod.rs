@@ -20,7 +20,7 @@ pub use crate::spec::{Param, Space, SpecError, Values};
 /// A prefetcher that a user can choose.
 pub type Info = spec::Info<dyn Prefetcher>;
 
-/// An access as a prefetcher sees it.
+/// An access to a page, as the pager reports it to a prefetcher.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Touch {
     /// First unit of the accessed page.
@@ -29,10 +29,11 @@ pub struct Touch {
     pub span: u32,
     /// Largest number of units to fetch ahead of the program.
     pub window_max: u32,
-    /// Whether this access is the first use of a prefetched page that waited in a frame. If false, the page was absent.
+    /// Whether this access is the first use of a prefetched page that waited in a frame. If false, the page was not in
+    /// memory.
     pub staged: bool,
-    /// Whether the first use of a prefetched page is seen. If false, prefetched pages come straight into view, and no
-    /// access to them is seen.
+    /// Whether the first use of a prefetched page is seen. If false, prefetched pages are mapped when they arrive, so
+    /// accesses to them do not trap.
     pub told: bool,
 }
 
@@ -55,12 +56,12 @@ impl Proposals {
         }
     }
 
-    /// Reports that this access shows the use of `units` earlier proposed units.
+    /// Reports that `units` units proposed earlier were used, as this access shows.
     pub fn confirm(&mut self, units: u32) {
         self.confirmed = self.confirmed.saturating_add(units);
     }
 
-    /// Reports that `units` earlier proposed units will not be accessed after all.
+    /// Reports that `units` units proposed earlier will probably not be accessed.
     pub fn miss(&mut self, units: u32) {
         self.missed = self.missed.saturating_add(units);
     }
@@ -88,18 +89,18 @@ impl Proposals {
     }
 }
 
-/// A prefetcher. It only proposes units. The pager skips units in memory, in flight or never written, and units that
-/// have no room. No call allocates.
+/// A prefetcher. It only proposes units. The pager skips units that are in memory, in flight or never written, and
+/// units for which there is no free memory. No call allocates.
 pub trait Prefetcher: Send {
     /// Answers an access to a page that was absent or waited in a frame. `away` returns true if only the server has a
-    /// unit, so that fetching the unit would cost a transfer.
+    /// unit. Fetching the unit would then cost a transfer.
     fn touched(&mut self, touch: Touch, away: &dyn Fn(u32) -> bool, proposals: &mut Proposals);
-    /// Whether the prefetcher accounts for itself. If so, its calls of `confirm` and `miss` sooner or later cover most
-    /// of its proposals.
+    /// Whether the prefetcher measures itself. If so, its calls of `confirm` and `miss` eventually cover most of its
+    /// proposals.
     fn accounts(&self) -> bool {
         false
     }
-    /// Writes what a report should say about the prefetcher's own choices. A prefetcher without choices writes nothing.
+    /// Writes the prefetcher's own choices for a report. A prefetcher that makes no choices writes nothing.
     fn describe(&self, _out: &mut dyn core::fmt::Write) -> core::fmt::Result {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Prepaging: the accessed page and the k-1 pages behind it (paper 4).
+//! Prepaging: proposes the k-1 pages behind the accessed page (paper 4).
 
 use super::accuracy::{self, FILTER};
 use super::{Info, Param, Prefetcher, Proposals, Touch};

@@ -24,11 +24,11 @@ pub(super) struct Sequential {
 struct Stream {
     /// The unit of the stream's last access.
     last: u32,
-    /// The first unit not yet requested.
+    /// The first unit behind those already requested.
     next: u32,
-    /// Number of units to request ahead; 0 until the stream is confirmed.
+    /// Number of units to request ahead, or 0 until the stream is confirmed.
     window: u32,
-    /// Units of the page of the last access.
+    /// Number of units of the page of the last access.
     span: u32,
     used: u64,
 }
@@ -45,7 +45,7 @@ impl Prefetcher for Sequential {
             }
             return;
         };
-        // An access right behind the requested pages shows that the program used all of them. So the window doubles.
+        // An access right behind the requested pages suggests that the program used all of them. So the window doubles.
         if touch.unit == stream.next {
             stream.window =
                 stream.window.saturating_mul(2).max(touch.span.saturating_mul(2)).min(touch.window_max.max(touch.span));
@@ -53,7 +53,8 @@ impl Prefetcher for Sequential {
             proposals.confirm(touch.unit.saturating_sub(passed));
         }
         let target = end.saturating_add(stream.window);
-        // A fault inside the window shows that the pages from the fault on did not come. So they are requested again.
+        // A fault inside the window shows that the pages from the fault on are not in memory. So they are requested
+        // again.
         let from = if touch.staged { stream.next.max(end) } else { end };
         proposals.push(from, target.saturating_sub(from));
         *stream = Stream {

@@ -1,10 +1,11 @@
-//! Streams: follows several strides at once, in both directions and interleaved in any order. The method combines
-//! stream buffers with stride detection (Palacharla and Kessler, ISCA 1994) and the kernel's read-ahead. An access that
-//! continues a stream fetches pages ahead of the stream. The longer the stream, the more pages. If an access continues
-//! no stream, the prefetcher searches for three accesses at equal distances that end with this access.
+//! Streams: follows several strides at the same time, in both directions and interleaved in any order. The method
+//! combines stream buffers with stride detection (Palacharla and Kessler, ISCA 1994) and the kernel's read-ahead. An
+//! access that continues a stream fetches pages ahead of the stream. The longer the stream, the more pages are fetched.
+//! If an access continues no stream, the prefetcher searches for three accesses at equal distances that end with this
+//! access.
 //!
 //! A stream that starts again near its old start is treated as the next round of the same loop. The stream gets its
-//! full window at once, and goes no further than in its last round.
+//! full window immediately. It requests no more units than its last round covered.
 
 use core::cmp::Ordering;
 
@@ -13,16 +14,16 @@ use super::{Info, Prefetcher, Proposals, Touch};
 use crate::limits;
 
 const STREAMS: usize = 32;
-/// Number of latest accesses that are kept to find strides.
+/// Number of latest accesses that are remembered to find strides.
 const HISTORY: usize = 32;
 const BUCKETS: usize = 256;
-/// Number of steps beyond the requested pages that a stream may skip without an access. The skipped pages were already
-/// in memory.
+/// Number of steps beyond the requested pages that a stream may skip. The skipped pages may already have been in
+/// memory, so that accesses to them were not seen.
 const SLACK: i64 = 4;
-/// Most steps that a stream of adjacent pages may skip. The number of steps grows with the window, because other
+/// Maximum number of steps that a stream of adjacent pages may skip. The number grows with the window, because other
 /// streams may have fetched the pages.
 const OVERTAKEN_MAX: i64 = 64;
-/// Least length of a round that is remembered, in steps.
+/// Minimum length of a round that is remembered, in steps.
 const ROUND_MIN: i64 = 8;
 
 pub(super) const INFO: Info = Info {
@@ -33,19 +34,20 @@ pub(super) const INFO: Info = Info {
     build: |_, values| accuracy::filtered(Box::new(Streams::new()), values),
 };
 
-/// One stream. Distances are in units along the stream's direction, and start at `last`.
+/// One stream. Distances are in units along the stream's direction, measured from `last`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
     /// Unit of the last access.
     last: i64,
     start: i64,
-    /// Units from one access to the next. Negative for a descending stream; 0 for no stream.
+    /// Distance from one access to the next, in units. It is negative for a descending stream, and 0 if the entry holds
+    /// no stream.
     stride: i64,
     /// Distance of the stream's next expected fault, behind all requested units. It is at least one stride.
     far: i64,
-    /// Number of steps to request ahead; 0 until the stream is confirmed.
+    /// Number of steps to request ahead, or 0 until the stream is confirmed.
     window: i64,
-    /// Length of the stream's last round, in units; `None` in its first round.
+    /// Length of the stream's last round, in units, or `None` in its first round.
     round: Option<i64>,
     /// Whether the stream's pages are adjacent.
     dense: bool,
@@ -84,7 +86,7 @@ impl Stream {
     /// stream.
     fn reaches(&self, unit: i64) -> Option<i64> {
         let distance = (unit - self.last) * self.stride.signum();
-        // Another stream may have fetched pages of this stream, up to a window ahead.
+        // Another stream may have fetched pages of this stream, up to twice this stream's window ahead.
         let slack = match (self.window, self.dense) {
             (0, _) => 0,
             (window, true) => (2 * window).clamp(SLACK, OVERTAKEN_MAX),
@@ -94,16 +96,16 @@ impl Stream {
         (within && (self.dense || distance % self.step() == 0)).then_some(distance)
     }
 
-    /// Returns the number of units that the stream requested ahead, up to a distance.
+    /// Returns the number of units that the stream has requested up to a distance.
     fn asked(&self, distance: i64, span: i64) -> u32 {
         let ahead = distance.min(self.far) - self.step();
         let units = if self.dense { ahead } else { ahead / self.step().max(1) * span };
         units.clamp(0, i64::from(u32::MAX)) as u32
     }
 
-    /// Returns the number of pages that an access at a distance shows to have been right. An access at `far` shows it
-    /// for all requested pages. The first use of a waiting page shows it for the pages up to that page. Any other
-    /// access shows nothing.
+    /// Returns the number of requested units that an access at a distance shows to be right. An access at `far`
+    /// confirms all requested units. The first use of a prefetched page that waited in a frame confirms the units up to
+    /// that page. Any other access confirms nothing.
     fn shown(&self, distance: i64, touch: Touch) -> u32 {
         let span = i64::from(touch.span.max(1));
         let told = touch.staged && distance <= SLACK * self.step();
@@ -114,7 +116,7 @@ impl Stream {
         }
     }
 
-    /// Moves the stream on to an access at a distance, and requests more units.
+    /// Advances the stream to an access at a distance, and requests more units.
     fn advance(&mut self, distance: i64, touch: Touch, proposals: &mut Proposals) {
         let span = i64::from(touch.span.max(1));
         proposals.confirm(self.shown(distance, touch));
@@ -128,8 +130,8 @@ impl Stream {
         self.proven |= self.window > 0 && gap <= 0;
         match gap.cmp(&0) {
             Ordering::Less if touch.staged => self.far = (-gap).max(step),
-            // The requested pages did not come, or were evicted, or the stream has ended. So the stream requests less
-            // from now on.
+            // An access before `far` faulted. The requested pages did not arrive or were evicted, or the stream has
+            // ended. So the stream requests less from now on.
             Ordering::Less => {
                 let part = if distance > old_step { 4 } else { 2 };
                 (self.far, self.window) = (step, (self.window / part).max(2));
@@ -139,8 +141,8 @@ impl Stream {
                 (self.far, self.window, self.strayed) = (step, (self.window * 2).max(2), false);
             }
             Ordering::Greater => {
-                // Another stream may cause one access beyond `far`. A second such access in a row means that the
-                // strides are longer than assumed.
+                // Another stream may cause one access beyond `far`. A second one in a row means that the strides are
+                // longer than assumed.
                 if self.strayed {
                     proposals.miss(asked);
                     self.window = (self.window / 2).max(1);
@@ -160,14 +162,14 @@ impl Stream {
         }
     }
 
-    /// Requests as many units as the window has room for.
+    /// Requests units until the window is full.
     fn ask(&mut self, touch: Touch, proposals: &mut Proposals) {
         let (span, step) = (i64::from(touch.span.max(1)), self.step());
         let most = i64::from(touch.window_max) / span;
         let most = if self.dense { most } else { most.min(limits::PROPOSALS_MAX as i64) };
         self.window = self.window.min(most.max(1));
         // The program's real strides may be a multiple of the assumed stride. Such a program must not access `far` by
-        // accident. So `far` is an odd number of steps away, and this number alternates between two values.
+        // accident. So the number of steps to `far` is odd, and alternates between two values.
         let window = if self.window >= 16 { (self.window & !1) - 2 * i64::from(self.turn % 2) } else { self.window };
         let mut target = (window + 1) * step;
         if let Some(round) = self.round {
@@ -193,14 +195,14 @@ impl Stream {
         self.far = target;
     }
 
-    /// Estimates how many requested units are wasted if the stream ends now. If the stream was never right, all are
-    /// wasted. Otherwise half are wasted, because a stream ends at a random place of its last window.
+    /// Estimates how many requested units are wasted if the stream ends now. If the stream was never right, all of them
+    /// are wasted. Otherwise half are wasted, because a stream ends at a random position in its last window.
     fn lost(&self, span: i64) -> u32 {
         let asked = self.asked(self.far, span);
         if self.proven { asked / 2 } else { asked }
     }
 
-    /// Starts the stream's next round at a unit.
+    /// Starts the stream's next round at this unit.
     fn restart(&mut self, unit: i64, touch: Touch, proposals: &mut Proposals) {
         let span = i64::from(touch.span.max(1));
         proposals.miss(self.lost(span));
@@ -216,12 +218,13 @@ fn push(proposals: &mut Proposals, first: i64, end: i64) {
     }
 }
 
-/// Memory use: 32 streams, 32 accesses.
+/// Memory use: 32 streams and the last 32 accesses.
 pub(super) struct Streams {
     streams: [Stream; STREAMS],
     history: [u32; HISTORY],
     noted: usize,
-    /// Number of accesses of the history in each bucket. Most lookups find an empty bucket, and so need no search.
+    /// For each hash bucket, the number of accesses of the history in the bucket. Most lookups find an empty bucket,
+    /// and then need not search the history.
     buckets: [u8; BUCKETS],
     clock: u32,
 }
@@ -255,14 +258,15 @@ impl Streams {
         (0..self.noted.min(HISTORY)).find(|age| self.history[(self.noted - 1 - age) % HISTORY] == unit)
     }
 
-    /// Finds the stream that an access continues. Streams that were right before go first, and then the nearest stream.
+    /// Finds the stream that an access continues. If there are several, prefers streams that were right before, and
+    /// among them the nearest.
     fn find(&self, unit: i64) -> Option<(usize, i64)> {
         let reached = |(index, stream): (usize, &Stream)| stream.reaches(unit).map(|distance| (index, distance));
         let streams = self.streams.iter().enumerate().filter(|(_, stream)| stream.stride != 0);
         streams.filter_map(reached).min_by_key(|&(index, distance)| (!self.streams[index].proven, distance))
     }
 
-    /// Finds a stream of some length that started near this unit.
+    /// Finds a stream that started near this unit and is at least `ROUND_MIN` steps long.
     fn find_start(&self, unit: i64) -> Option<usize> {
         self.streams.iter().position(|stream| {
             let near = (unit - stream.start).abs() <= if stream.dense { stream.step() } else { 1 };
@@ -270,7 +274,7 @@ impl Streams {
         })
     }
 
-    /// Makes an ascending stream of a page and the page before it, if the page before was accessed recently.
+    /// If the page before this page was accessed recently, returns a new ascending stream of these two pages.
     fn detect_dense(&self, unit: i64, span: i64) -> Option<Stream> {
         self.age(unit - span).map(|_| Stream::new(unit - span, unit, span, span, 2))
     }
@@ -289,13 +293,13 @@ impl Streams {
             }
         }
         let stride = nearest?;
-        // A stride shorter than the page would make pages overlap, which is no stream.
+        // If the stride is shorter than the page, the accessed pages would overlap, so this is no stream.
         let window = if stride.abs() == span { 2 } else { 0 };
         (stride.abs() >= span).then(|| Stream::new(unit - 2 * stride, unit, stride, span, window))
     }
 
-    /// Finds a stream that explains an access better than the stream at `index`. This prevents that an accidental
-    /// stride gets the accesses of a stream of adjacent pages.
+    /// Returns a new stream that explains an access better than the stream at `index`. Otherwise the stream of an
+    /// accidental stride could take the accesses of a stream of adjacent pages.
     fn detect_other(&self, index: usize, touch: Touch) -> Option<Stream> {
         let stream = &self.streams[index];
         let (unit, span) = (i64::from(touch.unit), i64::from(touch.span.max(1)));
@@ -397,7 +401,7 @@ mod tests {
         assert_eq!(propose(&mut streams, 0, 512, 2048), []);
         assert_eq!(propose(&mut streams, 512, 512, 2048), [(1024, 1024)]);
         assert_eq!(propose(&mut streams, 2048, 512, 2048), [(2560, 2048)]);
-        // The sweep leaves the huge pages and continues in base pages.
+        // The sweep reaches the end of the huge pages and continues in base pages.
         assert_eq!(propose(&mut streams, 4608, 1, 2048), [(4609, 8)]);
     }
 

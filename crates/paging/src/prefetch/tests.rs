@@ -1,4 +1,4 @@
-//! Prefetchers under simulated programs: their savings and their costs.
+//! Tests the savings and the costs of prefetchers with simulated programs.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::{PREFETCHERS, Prefetcher, Proposals, Space, Touch, build};
 use crate::limits;
 
-/// Returns a prefetcher's proposals for an access to an absent page, if first uses are not visible.
+/// Returns a prefetcher's proposals for an access to an absent page. First uses of prefetched pages are not visible.
 pub(super) fn propose(prefetcher: &mut dyn Prefetcher, unit: u32, span: u32, window_max: u32) -> Vec<(u32, u32)> {
     let mut proposals = Proposals::default();
     prefetcher.touched(Touch { unit, span, window_max, staged: false, told: false }, &|_| true, &mut proposals);
@@ -21,7 +21,7 @@ enum At {
     Here,
 }
 
-/// A memory of fixed size with FIFO replacement. Fetched pages arrive at once.
+/// A memory of fixed size with FIFO replacement. Fetched pages arrive immediately.
 struct Machine {
     prefetcher: Box<dyn Prefetcher>,
     at: Vec<At>,
@@ -78,7 +78,7 @@ impl Machine {
     }
 }
 
-/// Runs a program with and without prefetching. Returns the ratios of the demand misses and of the transfers.
+/// Runs a program with and without prefetching. Returns the ratio of the demand misses and the ratio of the transfers.
 fn measure(prefetcher: &str, units: u32, room: usize, told: bool, program: &[u32]) -> (f64, f64) {
     let run = |prefetcher: &str| {
         let mut machine = Machine::new(prefetcher, units, room, told);
@@ -98,8 +98,8 @@ impl Random {
     }
 }
 
-/// Accesses three arrays of planes. Each point reads its place in the plane before, in its own plane and in the plane
-/// after.
+/// Returns the accesses of a stencil over three arrays of planes. For each point, the program reads the same place in
+/// the previous plane, in its own plane and in the next plane.
 fn stencil(sweeps: u32) -> (u32, Vec<u32>) {
     let (planes, plane) = (64, 40);
     let array = planes * plane;
@@ -114,7 +114,7 @@ fn stencil(sweeps: u32) -> (u32, Vec<u32>) {
     (3 * array, program)
 }
 
-/// Passes over 2^12 pages: butterflies of each power of two, then the columns of the matrix.
+/// Returns the accesses of an FFT over 2^12 pages: butterflies of each power of two, then the columns of the matrix.
 fn fft(rounds: u32) -> (u32, Vec<u32>) {
     let pages = 4096;
     let mut program = Vec::new();
@@ -131,7 +131,8 @@ fn fft(rounds: u32) -> (u32, Vec<u32>) {
     (pages, program)
 }
 
-/// Interleaves an ascending stream, a descending one, and streams with strides 7 and -3. One more page is always used.
+/// Returns the accesses of interleaved streams: one ascending, one descending, and two with strides 7 and -3. One more
+/// page is accessed again and again.
 fn mixed() -> (u32, Vec<u32>) {
     let units = 60_000;
     let mut program = Vec::new();
@@ -146,7 +147,7 @@ fn random(units: u32, count: u32) -> Vec<u32> {
     (0..count).map(|_| random.below(units)).collect()
 }
 
-/// Accesses all pages in an order without strides, in several rounds with the same order.
+/// Returns several rounds of accesses to all pages. Each round has the same order, which has no strides.
 fn chase(units: u32, rounds: u32) -> Vec<u32> {
     let mut order: Vec<u32> = (0..units).collect();
     let mut random = Random(3);

@@ -1,4 +1,4 @@
-//! Reads a trace and trusts none of its bytes.
+//! Reads a trace whose bytes may be damaged or hostile.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use super::{
     VERSION, chunk_crc,
 };
 
-/// Why bytes are not a complete trace.
+/// The reason why bytes are not a complete trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TraceError {
     /// There are no bytes.
@@ -16,7 +16,7 @@ pub enum TraceError {
     Foreign,
     /// Another version wrote the bytes.
     Version(u16),
-    /// The bytes end at this offset, before the trace does.
+    /// The bytes end at this offset, but the trace is not complete.
     Truncated(usize),
     /// The bytes at this offset are damaged or impossible.
     Damaged(usize, &'static str),
@@ -171,7 +171,8 @@ impl<'a> Reader<'a> {
             number |= u64::from(byte & 0x7f) << shift;
             shift += 7;
             if byte < 0x80 {
-                // A number has one valid form: it fits 64 bits, and its last byte is not a needless zero.
+                // A number has only one valid form. It fits 64 bits, and its last byte is not zero, except if it is the
+                // only byte.
                 let len = self.at - start;
                 if len > 1 && byte == 0 || len == RECORD_MAX && byte > 1 {
                     return Err(TraceError::Damaged(start, "a number is not in its shortest form"));

@@ -1,4 +1,4 @@
-//! The recorder: a policy that passes every call on to another policy and records it.
+//! The recorder: a policy that passes every call on to another policy, and records the call and the answer.
 
 use std::cell::RefCell;
 
@@ -8,16 +8,17 @@ use crate::units::PageId;
 
 /// The receiver of recorded bytes. The pager calls it at any time, so it must neither wait nor allocate.
 pub trait Sink: Send {
-    /// Takes one whole record. If it returns false, it is never called again.
+    /// Accepts one whole record. If it returns false, it is never called again.
     fn push(&mut self, record: &[u8]) -> bool;
 }
 
-/// Records every call of a policy. If the sink accepts no more records, recording ends and the policy goes on. So the
-/// recording is always a prefix of the run. The recorder needs no memory for each page.
+/// Records every call of a policy. If the sink accepts no more records, recording ends and the policy continues. So the
+/// recording is always a prefix of the run. The memory use does not depend on the number of pages.
 pub struct Recorder {
     policy: Box<dyn Policy>,
     hides: bool,
-    /// A `RefCell`, because the filter passed to `victim` is an `Fn` and must write to the tape.
+    /// The recorded output. It is in a `RefCell`, because the filter passed to `victim` is an `Fn` and must write to
+    /// the tape.
     tape: RefCell<Tape>,
 }
 
@@ -25,8 +26,8 @@ struct Tape {
     sink: Box<dyn Sink>,
     base: Base,
     open: bool,
-    /// Number of calls of `next_to_hide` that returned no page and are not written yet. Most calls are of this kind,
-    /// and many follow each other. They are written as one record.
+    /// Number of latest calls of `next_to_hide` that returned no page and are not recorded yet. Most calls are of this
+    /// kind, and many follow each other, so they are recorded together.
     idle: u32,
 }
 
@@ -104,7 +105,8 @@ impl Policy for Recorder {
         let page = self.policy.next_to_hide();
         match page {
             Some(page) => self.write(Record::Hide(page)),
-            // If the policy never asks to unmap a page, a call without a page has no effect and is not recorded.
+            // If the policy never requests that pages be unmapped, a call that returns no page has no effect and is not
+            // recorded.
             None if self.hides => {
                 let tape = self.tape.get_mut();
                 tape.idle += 1;

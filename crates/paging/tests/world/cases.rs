@@ -1,4 +1,4 @@
-//! The programs that run in the simulated world. Most programs and shapes are drawn at random, and a few are fixed.
+//! The programs that run in the simulated world. Most programs and worlds are drawn at random, and a few are fixed.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -8,7 +8,8 @@ use hanare_paging::{Action, Event, Progress, State, limits};
 use super::seeds::{for_seeds, for_seeds_from};
 use super::{Mapped, Op, Random, Reached, Shape, World};
 
-/// No byte is lost or torn, no fetch is repeated, no thread waits for ever, and the budget is never exceeded.
+/// Checks that no byte is lost or torn, no fetch is repeated, no thread waits for ever, and the budget is never
+/// exceeded.
 #[test]
 fn any_order_of_completions_keeps_every_byte() {
     for_seeds(3000, "any_order_of_completions", |seed| {
@@ -16,12 +17,12 @@ fn any_order_of_completions_keeps_every_byte() {
     });
 }
 
-/// Runs random programs in large worlds, which exceed every bound on the work of one step. Each bound is reached with
-/// some seed.
+/// Runs random programs in large worlds, whose size exceeds every bound on the work of one step. With some seed, each
+/// bound is reached.
 #[test]
 fn large_worlds_reach_the_bounds_and_keep_every_byte() {
     let reached = Cell::new(Reached::default());
-    // Every run uses the same seeds, because other seeds may miss a bound.
+    // Every run uses the same seeds, because with other seeds some bound may not be reached.
     for_seeds_from(Some(0), 60, "large_worlds", |seed| {
         let mut world = World::new(seed, Shape::large(&mut Random(seed)));
         world.run(20_000);
@@ -32,7 +33,7 @@ fn large_worlds_reach_the_bounds_and_keep_every_byte() {
     }
 }
 
-/// At a fork, a child finds every byte in its place, and the parent goes on unchanged.
+/// Checks that a child finds every byte in its place at a fork, and that the parent continues unchanged.
 #[test]
 fn a_fork_finds_every_byte_at_rest() {
     for_seeds(600, "a_fork_finds", |seed| {
@@ -46,7 +47,8 @@ fn a_fork_finds_every_byte_at_rest() {
     });
 }
 
-/// Pages that came into view without a trap count as written. They are evicted and kept like all other pages.
+/// Checks pages that are in memory without a trap, and that the pager adopts. They must count as written, be evicted
+/// and keep their bytes like all other pages.
 #[test]
 fn what_is_adopted_is_not_lost() {
     for_seeds(600, "what_is_adopted", |seed| {
@@ -129,7 +131,7 @@ fn a_fault_does_not_wait_for_a_write_back_while_a_clean_page_could_make_room() {
             world.complete();
         }
     }
-    // Eight dirty pages are in view. Four reads bring in clean pages. From now on, no write-back completes.
+    // Eight dirty pages are resident. Four reads now bring in clean pages. After these reads, no write-back completes.
     for unit in 0..4 {
         touch(&mut world, unit, false);
         while !world.pending.is_empty() {
@@ -183,8 +185,8 @@ fn untouched_and_discarded_pages_cost_no_transfer() {
     world.finish();
 }
 
-/// Guards against a discard that waited for ever. A huge page that was prefetched and not accessed is at rest, so no
-/// completion for it ever comes.
+/// Guards against a discard that waits for ever. If a huge page was prefetched and never accessed, no action on it is
+/// in progress. So no completion ends the wait.
 #[test]
 fn part_of_a_page_that_was_fetched_ahead_can_be_discarded() {
     const BLOCK: u32 = 64;
@@ -218,8 +220,8 @@ fn part_of_a_page_that_was_fetched_ahead_can_be_discarded() {
     panic!("the discard waits for a page at rest");
 }
 
-/// Guards against a panic. A program whose budget is a share of its memory freed most of its memory. All free frames
-/// were returned in one step, more than its list of actions holds.
+/// Guards against a panic. A program had freed most of its memory, and then its budget shrank. The pager returned all
+/// free frames in one step, which gave more actions than its list holds.
 #[test]
 fn a_budget_far_below_the_free_frames_is_reached_step_by_step() {
     const UNITS: u32 = 3 * limits::ACTIONS_MAX as u32;

@@ -1,4 +1,4 @@
-//! The machine: carries out the pager's actions one at a time, in random order, and reports how each action ended.
+//! The machine: carries out the pager's actions one at a time, in random order, and reports the results.
 
 use hanare_paging::{Action, Bytes, Event, FrameId, PageId, Source};
 
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// Returns the bytes that a fetch brings. `seen` holds the bytes of the source when the fetch began.
+    /// Returns the bytes that a fetch delivers. `seen` holds the bytes of the source when the fetch began.
     fn fetched_bytes(&self, page: PageId, count: u32, source: Source, seen: Option<Vec<u64>>) -> Vec<u64> {
         let units = self.span(page) * count;
         let bytes = match source {
@@ -79,7 +79,7 @@ impl World {
     ) {
         let (units, ok) = (bytes.len() as u32, !fails);
         let Some(frame) = frame else {
-            // If a page cannot be protected, it comes into view open for writing.
+            // If a page cannot be protected, it is mapped writable.
             let slips = ok && writable < count && self.random.chance(self.shape.failures_per_mille);
             if ok {
                 let open = if slips { units } else { writable * self.span(page) };
@@ -107,8 +107,8 @@ impl World {
             return;
         }
         let bytes = self.frames.remove(&frame).expect("an installed frame is filled");
-        // A write may happen after the page is moved into view and before it is protected. Then the page is reported as
-        // uncertain.
+        // A write may happen after the page is mapped and before it is protected. The page is then reported as possibly
+        // written.
         let slips = !writable && self.random.chance(2 * self.shape.failures_per_mille);
         self.show(page.0, &bytes, writable || slips);
         if slips && self.random.chance(500) && !self.discarding.contains(&page.0) {
@@ -137,7 +137,8 @@ impl World {
 
     fn complete_take_out(&mut self, page: PageId, frame: Option<FrameId>, known: Bytes, fails: bool) {
         let span = self.span(page);
-        // A discarded page is dropped in place. A transfer into the page then writes to memory without an owner.
+        // A discarded page is dropped without saving its bytes. A transfer into the page then writes to memory that no
+        // longer belongs to the program.
         let dropped = frame.is_none() && known == Bytes::Clean;
         if fails || !dropped && self.is_pinned(page) {
             self.step(Event::TakenOut { page, ok: false, changed: false });
@@ -156,7 +157,8 @@ impl World {
         };
         match frame {
             Some(frame) => {
-                // A frame of a class that copies is a buffer. It is never empty, only free.
+                // If pages of this size are copied to their addresses, the frames are buffers that keep their contents
+                // when they become free.
                 let moves = if frame.wide { self.shape.wide_moves } else { self.shape.small_moves };
                 let old = self.frames.insert(frame, bytes);
                 assert!(old.is_none() || !moves, "{frame:?} was not empty");

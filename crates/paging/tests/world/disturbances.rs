@@ -1,4 +1,4 @@
-//! Disturbances of a program: changes of the budget, ticks, kinds of pages, and transfers that hold pages.
+//! Disturbances of a program: changes of the budget, ticks, kinds of pages, and transfers that pin pages.
 
 use hanare_paging::kinds::Kind;
 use hanare_paging::{Event, PageId, State};
@@ -24,8 +24,8 @@ impl World {
         self.step(Event::Budget { units });
     }
 
-    /// Either sets the kind of a unit's page, or starts or ends the hold on a kind. A new kind takes effect only if the
-    /// page is untouched.
+    /// Either sets the kind of a unit's page, or starts or ends the protection of a kind from eviction. A new kind
+    /// takes effect only if the page is untouched.
     fn set_kind(&mut self) {
         let kind = self.random.pick(&[Kind::SharedCopy, Kind::LastShared]);
         let unit = self.random.below(u64::from(self.shape.units)) as u32;
@@ -37,7 +37,7 @@ impl World {
         self.step(event);
     }
 
-    /// Chooses the pages that the caller keeps from now on.
+    /// Chooses the pages that the pager's caller protects from eviction from now on.
     fn keep(&mut self) {
         self.kept.clear();
         for _ in 0..self.random.below(4) {
@@ -62,7 +62,7 @@ impl World {
         self.step(Event::Tick { now_ms: self.now_ms });
     }
 
-    /// Begins a transfer into a page that is open for writing, and holds the page.
+    /// Begins a transfer into a writable page. The transfer pins the page.
     fn pin(&mut self) {
         let unit = self.random.below(u64::from(self.shape.units)) as u32;
         let (page, span) = self.pager.page_of(unit);
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// Ends a transfer. The transfer has written to its page, which must still be in place.
+    /// Ends a transfer. The transfer writes to its page, which must still be mapped.
     pub(super) fn unpin(&mut self) {
         let Some(&first) = self.pins.iter().min() else { return };
         self.pins.remove(&first);
@@ -83,7 +83,7 @@ impl World {
         self.model.insert(first, self.fresh);
     }
 
-    /// Whether a transfer holds a page, so that the kernel does not let the page leave.
+    /// Whether a transfer pins a page, so that the kernel refuses to move the page.
     pub(super) fn is_pinned(&self, page: PageId) -> bool {
         (page.0..page.0 + self.span(page)).any(|unit| self.pins.contains(&unit))
     }

@@ -1,9 +1,9 @@
 //! Tests the pager against a plain model: random programs, random orders of completion, failures, discards and budgets.
 //!
-//! The world carries out the pager's actions one at a time in a random order, over memory that is a plain map. So any
-//! delay and any order of a real machine can occur. A program of several threads reads and writes this memory. Each
-//! read is compared with a model that knows no pages. A failing case prints its seed and shape. `HANARE_SEED=n` runs
-//! that seed alone. The programs and shapes are drawn in `cases.rs`.
+//! The world carries out the pager's actions one at a time in a random order. Its memory is a plain map. So any delay
+//! and any order of a real machine can occur. A program of several threads reads and writes this memory. Each read is
+//! compared with a model that has no pages. A failing case prints its seed and shape. `HANARE_SEED=n` runs only that
+//! seed. The programs and shapes are drawn in `cases.rs`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -44,7 +44,7 @@ struct Shape {
     sequential: bool,
     /// Whether transfers hold pages.
     pins: bool,
-    /// Probability, in thousandths, that a round completes a pending action.
+    /// Probability, in thousandths, that a round completes a pending action instead of running the program.
     completes_per_mille: u64,
 }
 
@@ -60,7 +60,7 @@ struct World {
     actions: Actions,
     random: Random,
     view: HashMap<u32, Mapped>,
-    /// Unmapped units whose bytes stayed in place.
+    /// Units unmapped for reference sampling whose bytes stayed at their address, with their values.
     hidden: HashMap<u32, u64>,
     frames: HashMap<FrameId, Vec<u64>>,
     server: HashMap<u32, u64>,
@@ -68,12 +68,13 @@ struct World {
     model: HashMap<u32, u64>,
     threads: Vec<Thread>,
     discarding: HashSet<u32>,
-    /// Pages that a transfer holds, by their first unit. The pages cannot leave, and the transfer still writes to them.
+    /// Pages that a transfer pins, by their first unit. The pages cannot be evicted, and the transfer still writes to
+    /// them.
     pins: HashSet<u32>,
-    /// Units whose pages the caller keeps for now.
+    /// Units whose pages the pager's caller protects from eviction at the moment.
     kept: HashSet<u32>,
-    /// Most units of local memory allowed. This is the budget. While more units are in use, the bound falls with their
-    /// number.
+    /// Maximum number of units of local memory in use. If the budget shrank, this is the number in use at the last
+    /// check, so that the use may only fall until it is within the budget.
     most: usize,
     reached: Reached,
     steps: u64,
@@ -146,7 +147,7 @@ impl World {
         }
         self.check_budget();
         self.steps += 1;
-        // The check visits every unit, so large worlds do it rarely.
+        // This check visits every unit, so large worlds perform it rarely.
         if self.shape.units < 1000 || self.steps.is_multiple_of(512) {
             self.check_touched();
         }
@@ -228,7 +229,7 @@ impl World {
         }
     }
 
-    /// Checks that a kept page leaves only when it is discarded or is brought to rest.
+    /// Checks that a protected page is evicted only by a discard or a settle event.
     fn check_kept(&self, event: Event) {
         let may_leave = matches!(event, Event::Discard { .. } | Event::Settle { .. });
         for action in self.actions.as_slice() {
@@ -266,14 +267,14 @@ impl World {
         }
     }
 
-    /// Completes all pending actions, brings the pager to rest as a fork does, and checks what a child would find. Each
-    /// unit's bytes must be in view or on the server, unless it has none.
+    /// Completes all pending actions, settles all pages as for a fork, and checks what a child would find. If a unit
+    /// has bytes, they must be mapped or on the server. With `leave`, they must be on the server.
     fn fork(&mut self, leave: bool) {
         self.come_to_rest();
         let mut next = 0;
         for _ in 0..200_000 {
             if next >= self.shape.units {
-                // Some pages could not be taken out and are back in view.
+                // Some pages could not be evicted and are mapped again.
                 let is_back = leave && self.pager.next_in_view(0, self.shape.units).is_some();
                 if !is_back && self.pager.is_settled() {
                     break;
@@ -339,7 +340,7 @@ impl World {
                 self.complete();
                 continue;
             }
-            // The pager tries again to evict pages that could not leave.
+            // A tick makes the pager retry the eviction of pages that a transfer had pinned.
             if self.ticked() {
                 continue;
             }

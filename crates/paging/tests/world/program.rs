@@ -53,7 +53,8 @@ impl World {
         self.threads[index] = Thread::Doing(op);
     }
 
-    /// Picks a range that no thread uses at the moment. A program that discards memory in use would itself be wrong.
+    /// Picks a range to discard that no thread uses at the moment. A program that discards memory in use would itself
+    /// be wrong.
     fn choose_discard(&mut self, index: usize) {
         // In large worlds, some discards are longer than one step allows.
         let longest = if self.random.chance(100) { self.shape.units / 4 } else { 2 * self.shape.block_units + 2 };
@@ -70,7 +71,7 @@ impl World {
             return;
         }
         self.discarding.extend(first..end);
-        // The transfer into a discarded page continues, but into memory without an owner.
+        // A transfer into a discarded page continues, but writes to memory that no longer belongs to the program.
         self.pins.retain(|unit| !(first..end).contains(unit));
         self.threads[index] = Thread::Discarding { next: first, end, first };
     }
@@ -85,7 +86,7 @@ impl World {
             self.threads[index] = Thread::Discarding { next, end, first };
             return;
         }
-        // The call returns to its program only after its actions were carried out.
+        // The discarding call must not return to the program before its actions were carried out.
         if (first..end).any(|unit| {
             let there = self.view.contains_key(&unit) || self.hidden.contains_key(&unit);
             there && self.pager.state_of(unit) == State::TakingOut

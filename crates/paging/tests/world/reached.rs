@@ -1,5 +1,5 @@
-//! Records the largest step of a world in each respect, such as its number of victims, and compares it with the pager's
-//! bounds.
+//! Records the maximum of each quantity that the pager bounds in one step, such as its number of victims. Compares the
+//! maxima with the bounds.
 
 use hanare_paging::{Action, Event, Progress, limits};
 
@@ -11,12 +11,12 @@ pub(super) struct Reached {
     fetched: u32,
     /// Whether a discard needed more than one step.
     has_continued: bool,
-    /// Whether a fault was refused because the queue of faults that wait for room was full.
+    /// Whether a fault was refused because the queue of faults that wait for memory was full.
     has_turned_away: bool,
 }
 
 impl Reached {
-    /// Records one step. `is_open` says whether the page of a fault can be accessed now.
+    /// Records one step. `is_open` says whether the page of a fault is accessible after the step.
     pub(super) fn note(&mut self, event: Event, progress: Progress, actions: &[Action], is_open: bool) {
         let count = |is: fn(&Action) -> bool| actions.iter().filter(|action| is(action)).count();
         self.victims = self.victims.max(count(|action| matches!(action, Action::TakeOut { .. })));

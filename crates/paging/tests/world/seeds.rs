@@ -66,13 +66,14 @@ fn only_seed() -> Option<u64> {
     std::env::var("HANARE_SEED").ok().and_then(|seed| seed.parse().ok())
 }
 
-/// Runs a test with this many seeds. The seeds differ from run to run. If `HANARE_SEED` is set, runs only that seed. A
+/// Runs a test with `count` seeds, which differ from run to run. If `HANARE_SEED` is set, runs only that seed. A
 /// failure prints how to repeat it.
 pub(super) fn for_seeds(count: u64, test: &str, run: impl Fn(u64)) {
     for_seeds_from(None, count, test, run);
 }
 
-/// Does the work of [`for_seeds`], but starts with the seed `first`. If `first` is `None`, the clock chooses it.
+/// Does the work of [`for_seeds`], but starts with the seed `first`. If `first` is `None`, the seed is taken from the
+/// clock.
 pub(super) fn for_seeds_from(first: Option<u64>, count: u64, test: &str, run: impl Fn(u64)) {
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.as_micros());
     let first = first.unwrap_or_else(|| now() as u64 % 1_000_000_000 * 1000);

@@ -1,4 +1,4 @@
-//! Auto against the policies that it follows.
+//! Compares the policy `auto` with the policies that it follows.
 
 use super::super::trial::Trial;
 use super::*;
@@ -8,7 +8,7 @@ fn space(units: u32, hides: bool) -> Space {
 }
 
 /// Returns the number of misses of a policy in a memory of `capacity` pages, and the number of pages that it unmapped.
-/// The policy sees hits only on unmapped pages.
+/// The policy sees a hit only if the page was unmapped.
 fn misses(name: &str, space: Space, capacity: usize, references: &[u32]) -> (u32, u32) {
     let mut trial = Trial::new(super::super::build(name, space).unwrap(), capacity);
     trial.visible = false;
@@ -30,8 +30,8 @@ fn misses(name: &str, space: Space, capacity: usize, references: &[u32]) -> (u32
 #[test]
 fn it_falls_back_soon_where_the_followed_policy_thrashes() {
     const CAPACITY: u32 = 1024;
-    // The first loops do not fit into memory, and the policy followed at first does best. The later loops fit, but that
-    // policy refuses their pages.
+    // The first loops do not fit into memory, and the candidate followed at the start has the fewest misses. The later
+    // loops fit, but that candidate does not admit their pages.
     let long = (0..30).flat_map(|_| 0..CAPACITY + CAPACITY / 2);
     let short = (0..400).flat_map(|_| 4 * CAPACITY..4 * CAPACITY + CAPACITY / 2);
     let references: Vec<u32> = long.chain(short).collect();
@@ -39,15 +39,16 @@ fn it_falls_back_soon_where_the_followed_policy_thrashes() {
         let misses = |name: &str| misses(name, space(8 * CAPACITY, hides), CAPACITY as usize, &references).0;
         let (auto, baseline, followed) = (misses("auto"), misses(CANDIDATES[BASELINE]), misses(CANDIDATES[FIRST]));
         assert!(followed > 4 * baseline, "the trap is one: {followed} misses against {baseline}");
-        // Auto gets most of the gain on the long loops. On the short loops, it leaves the first policy at little cost.
+        // Auto must keep most of the advantage on the long loops. On the short loops, it must leave the first candidate
+        // soon.
         assert!(auto < baseline / 2 + CAPACITY, "hides {hides}: {auto} misses against {baseline}");
     }
 }
 
 #[test]
 fn it_falls_back_where_more_pages_return_than_in_the_baselines_cache() {
-    // The sampled pages are referenced in a loop. Half of the other pages return, at about the rate of the sampled
-    // pages or at four times that rate.
+    // The sampled pages are referenced in a loop. Half of the other pages return. Their rate is about that of the
+    // sampled pages, or four times as high.
     for (often, falls_back) in [(1, false), (4, true)] {
         let mut auto = Auto::new(space(4096, true));
         let (sampled, others): (Vec<_>, Vec<_>) = (0..4096).map(PageId).partition(|&page| auto.name_of(page).is_some());
@@ -71,7 +72,7 @@ fn it_falls_back_where_more_pages_return_than_in_the_baselines_cache() {
 
 #[test]
 fn few_pages_are_hidden_beside_those_that_come() {
-    // The loop has three pages for every two pages of memory. Some pages of the loop always stay.
+    // The loop is 1.5 times as long as memory. Some pages of the loop always stay in memory.
     let references: Vec<u32> = (0..40).flat_map(|_| 0..1536).collect();
     let (misses, hidden) = misses("auto", space(4096, true), 1024, &references);
     assert!(hidden > 500 && hidden <= misses / ARRIVALS_A_HIDE, "{hidden} for {misses} misses");
