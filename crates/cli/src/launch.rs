@@ -41,6 +41,7 @@ const EXIT_LOST: u8 = 122;
 
 /// Most names tried for the directory in which ranks meet.
 const PLACES_MAX: u32 = 100;
+
 /// Smallest value of `--local`, in bytes.
 const LOCAL_MIN: u64 = 256 << 10;
 
@@ -78,19 +79,19 @@ pub(crate) struct LaunchArgs {
     ranks: u16,
     /// What happens to copies of pages that other ranks wrote: they are invalidated, updated, or the better of the two
     /// for each page.
-    #[arg(long, value_enum, default_value = "adaptive")]
+    #[arg(long, value_enum, default_value = "adaptive", env = "HANARE_PROTOCOL", hide_env_values = true)]
     protocol: Protocol,
     /// How pages travel: ranks read and write each other's memory, or send messages.
-    #[arg(long, value_enum, default_value = "zero-copy")]
+    #[arg(long, value_enum, default_value = "zero-copy", env = "HANARE_TRANSFER", hide_env_values = true)]
     transfer: Transfer,
     /// Whether a page's home moves to the rank that writes it.
-    #[arg(long, value_enum, default_value = "static")]
+    #[arg(long, value_enum, default_value = "static", env = "HANARE_HOME_POLICY", hide_env_values = true)]
     home: Home,
     /// Whether each rank stays on its share of the CPUs. Needs at least as many CPUs as ranks.
-    #[arg(long, value_enum, default_value = "yes")]
+    #[arg(long, value_enum, default_value = "yes", env = "HANARE_BIND", hide_env_values = true)]
     bind: Bind,
     /// Size of the shared region. It takes no memory before it is used.
-    #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = parse_size, env = "HANARE_SHARED_BYTES", hide_env_values = true)]
     shared: u64,
     /// Memory that a rank keeps for shared pages. Beyond it, copies of other ranks' pages are dropped first. Then the
     /// rank's own pages are evicted to memory servers or, when none is named, to a private one that is started for the
@@ -159,16 +160,14 @@ enum News {
 
 /// Starts the ranks and waits for them all.
 pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
-    if args.elsewhere.help() {
-        return Ok(0);
-    }
-    let place = Place::new()?;
-    let elsewhere = Elsewhere::open(&args.elsewhere, args.local, args.ranks)?;
+    // Signals are caught first. A signal that ended the launcher now would leave the ranks' directory behind.
     let (sender, news) = channel();
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(LaunchError::Signals)?;
     let heard = sender.clone();
     let of_signals = move || signals.forever().try_for_each(|signal| heard.send(News::Signal(signal)));
     std::thread::Builder::new().spawn(of_signals).map_err(LaunchError::Signals)?;
+    let place = Place::new()?;
+    let elsewhere = Elsewhere::open(&args.elsewhere, args.local, args.ranks)?;
     let mut ranks = Ranks { pidfds: Vec::new() };
     for rank in 0..args.ranks {
         let (child, pidfd) = match start(args, rank, &place.0, &elsewhere) {

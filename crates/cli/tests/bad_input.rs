@@ -54,6 +54,14 @@ fn flags_and_values_that_make_no_sense() {
             (&["run", "--memory", "900T", "true"], &[], 125, "--memory 900T is more than"),
             (&["run", "--memory", "900T", "--spill", "/var/tmp", "true"], &[], 125, "--memory 900T is more than"),
             (&["run", "true"], &[("HANARE_LOCAL", "900T")], 125, "HANARE_LOCAL 900T is more than"),
+            (&["launch", "-n", "1", "true"], &[("HANARE_PROTOCOL", "magic")], 125, "'magic' for '--protocol"),
+            (&["launch", "-n", "1", "true"], &[("HANARE_SHARED_BYTES", "lots")], 125, "'lots'"),
+            (
+                &["launch", "-n", "1", "--local", "1M", "true"],
+                &[("HANARE_SHARED_POLICY", "magic")],
+                125,
+                "no replacement policy is called 'magic'",
+            ),
             (&["launch", "-n", "1", "--local", "900T", "true"], &[], 125, "--local 900T is more than"),
             (
                 &["launch", "-n", "1", "--local", "1M", "--memory", "900T", "true"],

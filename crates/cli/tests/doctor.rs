@@ -57,5 +57,11 @@ fn help_goes_to_stdout_and_teaches() {
         assert!(outcome.stdout.contains("hanare"), "{args:?}");
     }
     assert!(place.run(place.hanare().args(["run", "--help"])).stdout.contains("Examples:"));
+    for command in ["run", "launch"] {
+        assert!(
+            place.run(place.hanare().args([command, "--policy", "help"])).stdout.contains("w-tinylfu"),
+            "{command}"
+        );
+    }
     assert_eq!(place.run(place.hanare().arg("--version")).code, Some(0));
 }

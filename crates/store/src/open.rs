@@ -37,7 +37,7 @@ pub enum Target {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The private server could not be started.
-    #[error("{0}; put hanare on the PATH, or name servers in HANARE_SERVERS")]
+    #[error("{0}; or name servers in HANARE_SERVERS")]
     Start(#[from] PrivateError),
     /// The private server's slots cannot be used.
     #[error(transparent)]

@@ -7,7 +7,8 @@ use clap::Args;
 use hanare_settings::fits::TooMuch;
 use hanare_settings::hostfile::{Hostfile, HostfileError};
 use hanare_settings::{
-    DEFAULT_PREFETCH, Local, POLICIES, PREFETCHERS, ServerSpec, Settings, SettingsError, parse_name, parse_size,
+    DEFAULT_PREFETCH, Local, POLICIES, PREFETCHERS, ServerSpec, Settings, SettingsError, ValueError, parse_name,
+    parse_size,
 };
 use hanare_store::private::{Private, PrivateError, PrivateOptions};
 use hanare_sys::memory::{Memory, MemoryError};
@@ -40,23 +41,28 @@ pub(super) struct ElsewhereArgs {
     /// With --server: file with the key shared with the memory servers.
     #[arg(long, value_name = "FILE", requires = "local")]
     key: Option<PathBuf>,
-    #[arg(long, value_name = "NAME", value_parser = parse_name, requires = "local", help = choices::flag_help("With --local: replacement policy of shared pages", POLICIES, DEFAULT_POLICY))]
+    #[arg(long, value_name = "NAME", value_parser = parse_policy, requires = "local", help = choices::flag_help("With --local: replacement policy of shared pages", POLICIES, DEFAULT_POLICY))]
     policy: Option<String>,
-    #[arg(long, value_name = "NAME", value_parser = parse_name, requires = "local", help = choices::flag_help("With --local: prefetcher of shared pages", PREFETCHERS, DEFAULT_PREFETCH))]
+    #[arg(long, value_name = "NAME", value_parser = parse_prefetch, requires = "local", help = choices::flag_help("With --local: prefetcher of shared pages", PREFETCHERS, DEFAULT_PREFETCH))]
     prefetch: Option<String>,
 }
 
-impl ElsewhereArgs {
-    /// Prints the list of the policies or prefetchers, if the user asked for one. Returns whether the user did.
-    pub(super) fn help(&self) -> bool {
-        let asks = |flag: &Option<String>| flag.as_deref() == Some(choices::HELP);
-        if asks(&self.policy) {
-            choices::print(POLICIES, DEFAULT_POLICY);
-        } else if asks(&self.prefetch) {
-            choices::print(PREFETCHERS, DEFAULT_PREFETCH);
-        }
-        asks(&self.policy) || asks(&self.prefetch)
+/// Parses a policy's name. `help` prints the list of policies and ends the command, before clap misses other flags.
+fn parse_policy(text: &str) -> Result<String, ValueError> {
+    if text == choices::HELP {
+        choices::print(POLICIES, DEFAULT_POLICY);
+        std::process::exit(0);
     }
+    parse_name(text)
+}
+
+/// Parses a prefetcher's name. `help` prints the list of prefetchers and ends the command, like [`parse_policy`].
+fn parse_prefetch(text: &str) -> Result<String, ValueError> {
+    if text == choices::HELP {
+        choices::print(PREFETCHERS, DEFAULT_PREFETCH);
+        std::process::exit(0);
+    }
+    parse_name(text)
 }
 
 /// The reason why there is no backing store for evicted pages.
@@ -110,8 +116,11 @@ impl Elsewhere {
             settings.servers.extend(args.servers.iter().cloned());
         }
         settings.key_file = args.key.clone().or(settings.key_file);
-        settings.policy = args.policy.clone().unwrap_or_else(|| DEFAULT_POLICY.to_owned());
-        settings.prefetch = args.prefetch.clone().unwrap_or(settings.prefetch);
+        let variable = |name| std::env::var(name).ok();
+        let policy = args.policy.clone().or_else(|| variable("HANARE_SHARED_POLICY"));
+        settings.policy = policy.unwrap_or_else(|| DEFAULT_POLICY.to_owned());
+        let prefetch = args.prefetch.clone().or_else(|| variable("HANARE_SHARED_PREFETCH"));
+        settings.prefetch = prefetch.unwrap_or(settings.prefetch);
         settings.validate_values()?;
         let private = args.memory.map(|bytes| ("--memory", bytes));
         warn_of_memory(&[("--local", local)].into_iter().chain(private).collect::<Vec<_>>())?;
