@@ -48,8 +48,8 @@ impl Place {
         path
     }
 
-    /// Makes a command with a clean environment: no variables of Hanare or of the dynamic linker, TMPDIR in this
-    /// directory, and a locale that compares bytes.
+    /// Makes a command with a clean environment: no variables of Hanare except a long `HANARE_TIMEOUT`, none of the
+    /// dynamic linker, TMPDIR in this directory, and a locale that compares bytes.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
@@ -58,6 +58,9 @@ impl Place {
             }
         }
         command.env("TMPDIR", self.path("tmp")).env("LC_ALL", "C").stdin(Stdio::null()).current_dir(self.dir.path());
+        // A loaded virtual machine may stop one CPU for several seconds, and with it a memory server. So a server is
+        // waited for longer than by default. Tests of silent servers set a time of their own.
+        command.env("HANARE_TIMEOUT", "30");
         command
     }
 

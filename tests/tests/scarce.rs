@@ -251,7 +251,7 @@ fn what_the_private_server_has_no_memory_for_is_spilled() {
 fn run_until_it_pages(place: &Place, flags: &[&str], pages: impl Fn() -> bool) -> hanare_tests::Running {
     let mut command = place.command(built().hanare());
     command.args(["launch", "-n", "3", "--local", "1M"]).args(flags).arg("--");
-    command.arg(built().workload("laplace")).args(["-i", "100000"]);
+    command.arg(built().workload("laplace")).args(["-i", "100000"]).env_remove("HANARE_TIMEOUT");
     let running = place.start(&mut command);
     until("pages are on the server", pages);
     running
