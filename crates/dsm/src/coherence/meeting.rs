@@ -98,8 +98,8 @@ impl Machine {
         self.meeting.first = None;
         self.meeting.here = RankSet::EMPTY;
         if what == Together::Barrier && meeting == 1 {
-            // The log of write notices is not needed any more, because no rank is in a lock call and the barrier makes
-            // every copy current.
+            // The log of write notices can be emptied. No rank is in a lock call, and the barrier makes every copy
+            // current.
             self.keeper.forget_notices();
         }
         for rank in (0..self.config.ranks).map(Rank) {

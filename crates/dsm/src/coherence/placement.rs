@@ -68,7 +68,8 @@ impl Placement {
         }
     }
 
-    /// Calls `take` with numbers that describe the placement. By them, ranks can check that their placements are equal.
+    /// Calls `take` with numbers that describe the placement. Ranks compare these numbers to check that their
+    /// placements are equal.
     pub(crate) fn describe(&self, take: &mut impl FnMut(u64)) {
         match self {
             Placement::Block => take(1),

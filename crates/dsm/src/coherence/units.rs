@@ -103,8 +103,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the pages of the run. The range is empty if its end exceeds 32 bits. This happens only if a peer has
-    /// sent a wrong run.
+    /// Returns the pages of the run. The range is empty if the run's end exceeds 32 bits, which happens only if a peer
+    /// has sent a wrong run.
     pub fn pages(self) -> std::ops::Range<u32> {
         self.first..self.first.checked_add(self.count).unwrap_or(self.first)
     }
