@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-/// Exit code if shared memory could not be started, or a call was wrong.
+/// Exit code if shared memory could not be started, or if the program misused a call.
 pub const EXIT_OWN: i32 = 125;
 /// Exit code if another rank was lost, or the ranks cannot continue together.
 pub const EXIT_LOST: i32 = 122;

@@ -10,7 +10,7 @@ use super::elsewhere;
 use crate::coherence::{Protocol, Rank};
 use crate::limits::RANKS_MAX;
 
-/// Bytes of the shared region by default.
+/// Default size of the shared region in bytes.
 const REGION_BYTES: u64 = 64 << 30;
 
 /// Default replacement policy. In a loop over more pages than fit, it keeps a part of the pages until they are used
@@ -36,7 +36,7 @@ pub enum Transfer {
 /// Where the ranks of a job meet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Meet {
-    /// On one host: the directory of their sockets.
+    /// Without messages: ranks read and write each other's memory directly.
     Folder(PathBuf),
     /// By TCP: rank 0 listens at this HOST:PORT.
     Address(String),
@@ -59,7 +59,7 @@ pub struct Job {
     pub launcher: Option<i32>,
     /// The protocol for stale copies.
     pub protocol: Protocol,
-    /// Whether homes move to the main writer.
+    /// Whether a page's home moves to the page's main writer.
     pub migrate: bool,
     /// How pages travel.
     pub transfer: Transfer,
@@ -67,8 +67,8 @@ pub struct Job {
     pub bind: bool,
     /// Bytes of the region, a multiple of the page size.
     pub region_bytes: u64,
-    /// Most bytes of shared pages that a rank keeps. Beyond that it drops copies and evicts home pages. `None` is no
-    /// limit.
+    /// Maximum number of bytes of shared pages that a rank keeps in memory. Beyond this number, the rank drops copies
+    /// and evicts home pages. `None` means no limit.
     pub local_bytes: Option<u64>,
     /// The backing store of evicted pages.
     pub elsewhere: Target,
