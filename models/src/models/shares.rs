@@ -100,8 +100,8 @@ fn the_lock_of_a_dead_process_goes_to_one() {
     assert_eq!(count.get(), 2);
 }
 
-/// Two processes clear the same place at once. If a third process gets the place in between, the entry of the third
-/// process is kept.
+/// Two processes clear the same place at the same time. If a third process gets the place in between, the entry of the
+/// third process is kept.
 fn a_place_is_cleared_once() {
     let (tree, counters, first) = tree();
     let second = child(&first, 10);
