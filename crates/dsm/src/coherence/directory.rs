@@ -15,11 +15,11 @@ enum Writers {
     Several,
 }
 
-/// Number of consecutive invalidations after which the rank fetched the page again before the page's next change.
+/// A sharer's past use of a page, for the adaptive protocol.
 #[derive(Clone, Copy, Debug)]
 struct Habit {
     rank: Rank,
-    /// Number of fetches in a row, each after an invalidation and before the page changed again.
+    /// Number of consecutive invalidations after which the rank fetched the page again before the page's next change.
     fetches: u8,
     /// Number of updates since the last invalidation.
     updates: u8,

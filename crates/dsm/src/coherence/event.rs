@@ -93,9 +93,7 @@ pub enum Event<'a> {
     Barrier,
     /// The rank wants a lock.
     Acquire {
-        /// An action that the driver must carry out. The driver carries out the actions of a list in order, and all of
-        /// them before the next event. So a peer receives the bytes that a page had when the machine decided to send
-        /// the page. The driver may queue messages if it copies their bytes immediately.
+        /// The lock's number, which is below [`crate::limits::LOCKS_MAX`].
         lock: u32,
     },
     /// The rank releases a lock, and publishes its writes.
@@ -126,9 +124,9 @@ pub enum Event<'a> {
     Shutdown,
 }
 
-/// An action that the driver must carry out. Carry out the actions of a list in order, and all of them before the next
-/// event. So a peer receives the bytes that a page had when the machine decided to send the page. Messages may be
-/// queued if their bytes are copied at once.
+/// An action that the driver must carry out. The driver carries out the actions of a list in order, and all of them
+/// before the next event. So a peer receives the bytes that a page had when the machine decided to send the page. The
+/// driver may queue messages if it copies their bytes immediately.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Send this message, without bytes of pages or diffs.

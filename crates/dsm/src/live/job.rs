@@ -29,14 +29,14 @@ const PORTS: u32 = 10_000;
 pub enum Transfer {
     /// In messages: copied into a send buffer and out of a receive buffer.
     Message,
-    /// Ranks read and write each other's pages themselves.
+    /// Without messages: ranks read and write each other's memory directly.
     ZeroCopy,
 }
 
 /// Where the ranks of a job meet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Meet {
-    /// Without messages: ranks read and write each other's memory directly.
+    /// On one host: the directory of their sockets.
     Folder(PathBuf),
     /// By TCP: rank 0 listens at this HOST:PORT.
     Address(String),

@@ -353,7 +353,7 @@ fn decode(frame: &[u8]) -> Arrived {
 }
 
 impl Node {
-    /// The old bytes must not be read any more, so the test overwrites them.
+    /// Carries out an action that changes only this rank's own pages.
     fn change(&mut self, action: Action) {
         match action {
             Action::Twin { page } => {
@@ -379,7 +379,7 @@ impl Node {
             }),
             Action::Invalidate { run } => {
                 self.set_access(run, Access::None);
-                // The old bytes must not be read any more, so they are overwritten.
+                // The old bytes must not be read any more, so the test overwrites them.
                 run.pages().for_each(|page| self.memory[page as usize] = [0xee; PAGE]);
             }
             Action::Reopen { run } => run.pages().for_each(|page| {
