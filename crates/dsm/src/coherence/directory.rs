@@ -19,7 +19,7 @@ enum Writers {
 #[derive(Clone, Copy, Debug)]
 struct Habit {
     rank: Rank,
-    /// Number of consecutive invalidations after which the rank fetched the page again before the page's next change.
+    /// How many times in a row the rank fetched the page again between an invalidation and the next change of the page.
     fetches: u8,
     /// Number of updates since the last invalidation.
     updates: u8,

@@ -237,8 +237,8 @@ enum Then {
     Shutdown,
 }
 
-/// The result of processing a peer's message. A violation ends the program with an error message. It must not make this
-/// process crash.
+/// The result of processing a peer's message. A violation ends the program with an error message, without a crash of
+/// this process.
 type Checked = Result<(), Violation>;
 
 /// The coherence machine of one rank.

@@ -59,9 +59,10 @@ impl Machine {
         Ok(())
     }
 
-    /// After a write to a home page, also makes the following home pages writable if the same flush published them
-    /// last. A trap costs more than publishing a page that was not written after all. Once in every [`LOOK_AGAIN`]
-    /// times, the following pages stay protected. A trap then shows whether they are still written.
+    /// After a write to a home page, also makes the following home pages writable. The flush that last published the
+    /// written page must also have been the last to publish them. A trap costs more than publishing a page that was not
+    /// written after all. Once in every [`LOOK_AGAIN`] times, the following pages stay protected. A trap then shows
+    /// whether they are still written.
     fn open_ahead(&mut self, page: u32, told: u32, actions: &mut Vec<Action>) {
         let is_written_with = |local: &Local| {
             local.state == State::HomeClean && local.told == told && told != 0 && local.flags & WATCHED == 0

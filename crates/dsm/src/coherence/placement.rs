@@ -40,7 +40,7 @@ impl Placement {
     }
 
     /// Returns the home of the page with this index in an allocation of `count` pages. `None` if the first access
-    /// decides.
+    /// determines the home.
     #[must_use]
     pub fn home(&self, index: u32, count: u32, ranks: u16) -> Option<Rank> {
         let n = u32::from(ranks);

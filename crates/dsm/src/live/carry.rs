@@ -1,5 +1,5 @@
 //! The engine of a rank. It turns messages and traps into events of the coherence machine, and carries out the
-//! machine's actions (`act`).
+//! machine's actions (module `act`).
 
 mod act;
 
@@ -60,7 +60,7 @@ fn gates_of(peers: &[Option<Peer>], rank: Rank) -> Option<&Gates> {
     peers.get(usize::from(rank.0))?.as_ref()?.gates.as_ref()
 }
 
-/// The message that is being carried out: its sender, its pages, and their bytes.
+/// The message that is being processed: its sender, its pages, and their bytes.
 #[derive(Clone, Copy)]
 struct Source<'a> {
     from: Rank,
@@ -293,7 +293,7 @@ impl Engine {
         any
     }
 
-    /// Answers the messages in the message rings. Returns whether there was any.
+    /// Answers the messages in the message rings. Returns whether there was a message.
     fn take_post(&mut self, events: &Events) -> bool {
         if self.post.is_none() {
             return false;
@@ -321,7 +321,7 @@ impl Engine {
     }
 
     /// Makes other ranks notify this rank of messages from now on. Must be called before the thread that checks the
-    /// rings sleeps or stops checking. If the rings already hold a message, cancels this and returns false.
+    /// rings sleeps or stops checking. If the rings already hold a message, reverts this and returns false.
     pub(super) fn lie_down(&self, rest: Rest) -> bool {
         let Some(post) = &self.post else { return true };
         post.lie_down(rest);
@@ -517,7 +517,7 @@ impl Engine {
             if wants != peer.wants_room {
                 peer.wants_room = wants;
                 match events.want_room(peer.link.as_fd(), rank as u64, wants) {
-                    // A closed link is not watched, so nothing has to be set.
+                    // The link has closed and been removed from `events`, so nothing has to be set.
                     Ok(()) | Err(Errno::NOENT) => {}
                     other => must("wait for room on a link", other),
                 }

@@ -74,8 +74,8 @@ impl Events {
         (ready, count)
     }
 
-    /// Waits for at most `timeout_us` microseconds. Returns the descriptors that are ready. A signal that
-    /// [`Self::watch`] reports also ends the wait.
+    /// Waits for at most `timeout_us` microseconds. Returns the descriptors that are ready. A signal that the thread
+    /// has passed to [`Self::watch`] also ends the wait.
     pub(super) fn wait(&self, timeout_us: u64) -> Ready {
         let mut fds = [PollFd::new(&self.inner, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
         match poll(&mut fds, Some(&nanoseconds(timeout_us))) {

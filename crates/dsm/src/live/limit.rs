@@ -273,7 +273,7 @@ impl Limit {
         Ok(())
     }
 
-    /// Takes pages out of memory, and tells the pager for each whether it has left.
+    /// Evicts pages, and tells the pager for each page whether the page has left memory.
     fn take_out(&mut self, region: &mut Region, pages: &[(u32, Bytes)]) -> Result<(), Trouble> {
         let (mut gone, mut written) = (Vec::new(), Vec::new());
         for &(page, bytes) in pages {

@@ -128,8 +128,8 @@ impl Link {
             self.sent = 0;
             emptied = self.outbox.pop_front();
         }
-        // A peer whose ring is full is always notified, because it must make room. Otherwise no notification might
-        // follow: the ring may hold only frames of which the peer is not notified.
+        // If the ring is full, the peer is notified even of frames that are not urgent. Otherwise the peer might never
+        // empty a ring that holds only such frames.
         let is_full = !self.outbox.is_empty();
         let urgency = if is_full { Urgency::Now } else { urgency };
         if (has_put || is_full) && posts.theirs.is_to_be_rung(urgency) {

@@ -86,7 +86,7 @@ impl Offers {
 
     fn say(&self, page: u32, what: u8) {
         self.byte(page).store(what, Ordering::SeqCst);
-        // A reader that sees bytes changed after this fence also sees the page's new status.
+        // A reader that sees bytes which were changed after this fence also sees the page's new status.
         fence(Ordering::Release);
     }
 
@@ -104,8 +104,8 @@ impl Offers {
 
     // ---- a peer -----------------------------------------------------------------------------------------------------
 
-    /// Returns what a peer may read: the page or its twin. `None` if the peer must request the page. The peer then
-    /// sends the page's home a message, calls [`Self::said`], and reads.
+    /// Returns what a peer may read: the page or its twin. `None` if the peer must request the page. Before the peer
+    /// reads, it sends the page's home a message and calls [`Self::said`].
     pub(super) fn look(&self, page: u32) -> Option<Offer> {
         let count = self.count().load(Ordering::SeqCst);
         let what = self.byte(page).load(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! A part of a rank's memory that the ranks of one host share. Atomic words in it guard its other bytes.
+//! A part of a rank's memory that the ranks of one host share. Atomic words in this part guard its other bytes.
 //!
 //! `models/` replaces this module by a module of the same name that uses loom. With it, the models check the
 //! interleavings of `post.rs`, `gates.rs` and `offers.rs`, which use this module.
