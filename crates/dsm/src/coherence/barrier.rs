@@ -159,7 +159,7 @@ impl Machine {
         diffs
     }
 
-    /// Sends diffs of write-protected pages, with one action per home. Returns the homes.
+    /// Sends diffs of write-protected pages, with one action per home. Returns the homes that get diffs.
     pub(super) fn send_diffs(
         &mut self,
         mut diffs: Vec<(Rank, u32)>,

@@ -102,8 +102,8 @@ pub struct Config {
     pub protocol: Protocol,
     /// Whether a page's home moves to the rank that alone writes the page.
     pub migrate: bool,
-    /// Whether writes to shared home pages may be found by comparison ([`Action::Watch`]). Such a page must not be
-    /// evicted.
+    /// Whether writes to shared home pages may be found by comparison with a twin ([`Action::Watch`]). Such a page must
+    /// not be evicted.
     pub watch: bool,
     /// Whether ranks may read offered pages from the home's memory ([`Action::Read`]).
     pub one_sided: bool,
@@ -407,7 +407,7 @@ impl Machine {
                 detail.take(u64::from(pages));
                 placement.describe(&mut |number| detail.take(number));
                 // The pages get their homes before the other ranks continue, because another rank may then request a
-                // page at once.
+                // page immediately.
                 let first = self.areas.take(pages);
                 if let Some(first) = first {
                     self.lay_out(first, pages, placement, actions);
@@ -548,8 +548,8 @@ impl Machine {
         self.pages.get_mut(page as usize).filter(|local| local.state != State::Free).ok_or(Violation::Page)
     }
 
-    /// Checks whether this rank is the home of a page. The page's bytes here are then the only ones, or the master of
-    /// all copies.
+    /// Checks whether this rank is the home of a page. If so, this rank has the only copy or the master copy of the
+    /// page.
     ///
     /// The driver may evict a home page from this rank's memory at any time, unless the page is watched. The driver
     /// must bring the page back before an action, the program or a peer reads or writes it.

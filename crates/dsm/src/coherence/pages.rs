@@ -120,8 +120,8 @@ impl Machine {
         }
         local.state = State::Fetching;
         local.flags &= !(LEFT | FETCH_AGAIN);
-        // A direct read of the home's memory is not allowed during a memory barrier, because homes flush without
-        // checking for readers.
+        // A direct read of the home's memory is not allowed during a memory barrier. A home's flush at a barrier does
+        // not make readers repeat their reads.
         if self.config.one_sided && !self.in_barrier() && !self.is_owed_word(home) {
             actions.push(Action::Read { page, home });
         } else {

@@ -358,8 +358,8 @@ mod tests {
         }
     }
 
-    /// Writes, reads and discards random runs, and compares them with a model. The bytes in memory are destroyed before
-    /// each read.
+    /// Writes, reads and discards random runs, and compares what was read with a model. The bytes in memory are
+    /// destroyed before each read.
     fn check_against_a_model(away: &mut Away, seed: u64) {
         let pages = Pages::new();
         let mut model: Vec<Option<u8>> = vec![None; PAGES as usize];

@@ -110,7 +110,7 @@ pub(super) struct Engine {
     /// Pages being fetched, each with the time of its trap.
     timed: Vec<(u32, Instant)>,
     lost: Option<(Rank, Instant)>,
-    /// Whether the program is in a call, no matter which thread answers messages meanwhile.
+    /// Whether the program is in a call, no matter which thread answers messages during the call.
     is_in_call: bool,
     /// Whether the shutdown call has begun. From then on, ranks other than rank 0 may end.
     is_ending: bool,

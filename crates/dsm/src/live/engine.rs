@@ -55,7 +55,7 @@ pub struct Counts {
     pub barrier_ns: u64,
     /// Time for sending updates and applying received ones, in memory barriers.
     pub update_ns: u64,
-    /// Time for answering traps, with the wait for their pages.
+    /// Time for answering traps, including the wait for their pages.
     pub fault_ns: u64,
     /// Time from a trap to the arrival of its page, for the traps that had to wait.
     pub share_ns: u64,
@@ -300,7 +300,7 @@ impl Live {
         self.hold().engine.counts()
     }
 
-    /// Sends the queued frames, ends the engine's thread, and unmaps the shared memory. Called after the last call.
+    /// Sends the queued frames, ends the engine's thread, and unmaps the shared memory. Called after the shutdown call.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Release);
         let mut held = self.hold();

@@ -15,7 +15,7 @@ pub(super) fn must<T>(what: &str, done: Result<T, impl Into<std::io::Error>>) ->
     })
 }
 
-/// Prints the reason on stderr and ends the process at once, without running any code of the program.
+/// Prints the reason on stderr and ends the process immediately, without running any code of the program.
 #[allow(unsafe_code, reason = "ends the process without the program's exit handlers")]
 pub fn die(code: i32, why: &str) -> ! {
     say(why);

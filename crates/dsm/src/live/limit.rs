@@ -186,7 +186,7 @@ impl Limit {
 
     // ---- the pager --------------------------------------------------------------------------------------------------
 
-    /// Passes an event to the pager, and carries out its actions until none are left.
+    /// Passes an event to the pager, and carries out the pager's actions until none are left.
     fn step(&mut self, region: &mut Region, event: Event) -> Result<Progress, Trouble> {
         let progress = self.tell(region, event);
         self.carry_out(region)?;
@@ -440,7 +440,7 @@ impl Limit {
         }
         let hold = |on| Event::Hold { kind: Kind::SharedCopy, on };
         self.step(region, hold(!may_drop))?;
-        // The pager keeps some of these pages free by itself.
+        // The pager itself keeps some of the spare pages free.
         self.fit(region, self.spare - (self.spare / 2).min(PAGER_SPARE))?;
         self.step(region, hold(true))?;
         Ok(())

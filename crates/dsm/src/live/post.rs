@@ -23,14 +23,14 @@ const RING_BYTES: usize = sized(32 << 10, 2);
 const TAKEN: usize = 0;
 const PUT: usize = 64;
 const WANTS_ROOM: usize = 128;
-/// Offset in a ring at which its bytes begin.
+/// Offset of the data bytes from the start of a ring.
 const BYTES: usize = 4096;
 pub(super) const STRIDE: usize = BYTES + RING_BYTES;
 
 /// Value of the first word while the rank checks its rings.
 const LOOKS: u32 = 0;
 
-/// The reason why a rank does not check its rings. It is the value of the first word.
+/// The reason why a rank does not check its rings. The value is stored in the first word in front of the rings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Rest {

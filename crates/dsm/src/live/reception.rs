@@ -1,7 +1,7 @@
 //! Accepts the connections of other ranks while the ranks meet.
 //!
-//! Many callers may connect at once, and none waits for another. A caller that sends no introduction in time, or sends
-//! other bytes, is dropped. All connections here are non-blocking, and sending raises no SIGPIPE.
+//! Many callers may connect at the same time, and no caller waits for another. A caller that sends no introduction in
+//! time, or sends other bytes, is dropped. All connections here are non-blocking, and sending raises no SIGPIPE.
 
 use std::io;
 use std::net::{IpAddr, TcpListener};
