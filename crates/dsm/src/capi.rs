@@ -216,8 +216,8 @@ fn rank_of(number: c_int) -> Rank {
     Rank(u16::try_from(number).unwrap_or(u16::MAX))
 }
 
-/// Returns the placement for the coherence machine. `None` if its kind is unknown, or its block is not a multiple of a
-/// page.
+/// Returns the placement for the coherence machine. `None` if its kind is unknown, or if its block size is not a
+/// multiple of a page.
 ///
 /// # Safety
 /// `owners` points to `count` numbers, or is null.

@@ -1,5 +1,5 @@
-//! Encodes messages between ranks as frames (a header and a payload), and decodes them. `docs/wire-format.md` draws
-//! them.
+//! Encodes messages between ranks as frames (a header and a payload), and decodes them. `docs/wire-format.md` draws the
+//! frames.
 //!
 //! The bytes of pages and diffs (*bodies*) follow the other fields of a message. The decoder refuses a frame with a
 //! count or length beyond its limit. So a wrong frame cannot make the decoder allocate much memory.
@@ -343,7 +343,8 @@ pub struct Sizes {
     pub carried: usize,
 }
 
-/// Decodes the payload of a frame. The caller has checked the frame's header, and its checksum if it has one.
+/// Decodes the payload of a frame. The caller has checked the frame's header and, if the frame has one, the payload's
+/// checksum.
 ///
 /// # Errors
 /// When the payload is not a message between ranks that share pages of this size.

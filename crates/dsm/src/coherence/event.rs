@@ -236,12 +236,12 @@ pub enum Action {
         /// The pages.
         run: Run,
     },
-    /// This rank becomes the home of a page, and its copy becomes the master copy.
+    /// This rank becomes the home of a page. This rank's copy becomes the master copy.
     Adopted {
         /// The page.
         page: u32,
     },
-    /// This rank is no longer the home of a page. It keeps a current copy of the page.
+    /// This rank is no longer the home of a page, but keeps a current copy of the page.
     GivenAway {
         /// The page.
         page: u32,

@@ -13,8 +13,8 @@ use crate::limits::RANKS_MAX;
 /// Default size of the shared region in bytes.
 const REGION_BYTES: u64 = 64 << 30;
 
-/// Default replacement policy. In a loop over more pages than fit, it keeps a part of the pages until they are used
-/// again.
+/// Default replacement policy. In a loop over more pages than fit into memory, this policy keeps a part of the pages
+/// until they are used again.
 const POLICY: &str = "lirs";
 const POLICIES_WANTED: &str = "a replacement policy ('hanare run --policy help' lists them)";
 const PREFETCHERS_WANTED: &str = "a prefetcher ('hanare run --prefetch help' lists them)";
@@ -65,7 +65,7 @@ pub struct Job {
     pub transfer: Transfer,
     /// Whether each rank is bound to its share of the CPUs. This needs at least one CPU for each rank.
     pub bind: bool,
-    /// Bytes of the region, a multiple of the page size.
+    /// Size of the region in bytes, a multiple of the page size.
     pub region_bytes: u64,
     /// Maximum number of bytes of shared pages that a rank keeps in memory. Beyond this number, the rank drops copies
     /// and evicts home pages. `None` means no limit.

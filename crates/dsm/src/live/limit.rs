@@ -1,4 +1,4 @@
-//! A rank with limited memory: carries out on the region what the pager decides about shared pages.
+//! Limits the memory of a rank: carries out the pager's decisions about shared pages on the region.
 //!
 //! The pager ([`Pager`]) decides which pages leave memory, which are fetched ahead, and how many stay. To the pager, a
 //! page is resident while it has memory. Coherence alone decides what the program may access. Pages have two kinds, and

@@ -4,7 +4,7 @@
 //! of the pages. A reader checks that a page is published, and sends the page's home a message about the read, which
 //! wakes nobody. Then the reader copies the page, and checks that the count and the page's status have not changed.
 //!
-//! The home makes the count odd before it publishes its writes. Next it takes in the messages about reads. At the end
+//! The home makes the count odd before it publishes its writes. Next it processes the messages about reads. At the end
 //! it makes the count even again. So either the home knows of a reader before it publishes its writes, or the reader
 //! finds another count and requests the page. A reader never uses bytes that changed during its copy.
 

@@ -461,7 +461,7 @@ impl Region {
         std::ptr::with_exposed_provenance_mut(self.twins.addr() + page as usize * PAGE)
     }
 
-    /// Writes the words in which a page differs from its twin into a peer's memory. Returns whether any word differs.
+    /// Writes into a peer's memory the words in which a page differs from its twin. Returns whether any word differs.
     pub(super) fn put_changed(&self, peer: &Mapping, page: u32) -> bool {
         let theirs = Self::theirs(peer, page);
         let (mut twin, mut bytes) = ([0; PAGE], [0; PAGE]);
