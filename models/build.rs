@@ -1,5 +1,5 @@
-//! Sets the configuration flag `loom`. Under this flag, the included files of other crates omit functions that can only
-//! be `const` with the atomics of the standard library.
+//! Sets the configuration flag `loom`. Under this flag, the included files of other crates omit `const` functions that
+//! make atomics, because loom cannot make an atomic in a `const` function.
 
 fn main() {
     println!("cargo::rustc-cfg=loom");

@@ -37,9 +37,9 @@ mod sync;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Most preemptions in one interleaving. A switch away from a thread that has to wait is not a preemption.
+/// Maximum number of preemptions in one interleaving. A switch away from a thread that has to wait is not a preemption.
 const PREEMPTIONS_MAX: usize = 3;
-/// Most steps of one interleaving. More steps are an error.
+/// Maximum number of steps of one interleaving. More steps are an error.
 const STEPS_MAX: usize = 2_000;
 
 /// A named model and the function that runs it.

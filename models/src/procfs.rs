@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 /// The process ID of a process that has ended without giving back its share or its lock.
 pub(crate) const DEAD: u32 = 99;
-/// The stack address of a program that its process has replaced by executing another program.
+/// The stack address of a program that has ended, because its process has executed another program.
 pub(crate) const LEFT: u64 = 99;
 
 loom::thread_local! {

@@ -43,11 +43,11 @@ pub(crate) mod atomic {
     //! `new` must be called in the thread that sets up the model. In loom, creating an atomic is an access, which must
     //! happen before the accesses of all other threads. So `new` is not a `const` function here.
     //!
-    //! In loom, a sequentially consistent load only acquires, and such a store only releases. Only a fence orders a
-    //! store before a load of another word. The standard and every processor also order a sequentially consistent store
-    //! before a later sequentially consistent load. So this module puts a fence before the first such load that follows
-    //! such a store. Accesses with a weaker order get no fence. But the fence also strengthens a weaker store between
-    //! the two accesses, so a model should end its setup with a fence.
+    //! In loom, a sequentially consistent load only acquires, and a sequentially consistent store only releases. Only a
+    //! fence orders a store before a load of another word. The standard and every processor also order a sequentially
+    //! consistent store before a later sequentially consistent load. So this module puts a fence before the first such
+    //! load after such a store. Accesses with a weaker order get no fence. But the fence also strengthens a weaker
+    //! store between the two accesses, so a model should end its setup with a fence.
 
     use std::cell::Cell;
     pub(crate) use std::sync::atomic::Ordering;

@@ -1,7 +1,7 @@
 //! The C API. `include/dsm.h` documents each call.
 //!
-//! A call that fails prints one line and ends this rank, and thereby the other ranks. A program could not handle a
-//! failed barrier sensibly.
+//! A failed call prints one line and ends this rank, and then the other ranks end too. A program could not continue
+//! sensibly after, for example, a failed barrier. Only `dsm_alloc` returns an error: the region has no room.
 #![allow(unsafe_code, reason = "the edge to C")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -149,7 +149,7 @@ fn make(call: &str, event: Event<'_>) -> Outcome {
     live(call).call(event).unwrap_or_else(|misuse| refuse(call, misuse))
 }
 
-/// See `include/dsm.h`. The arguments stay unchanged, because all settings come from the environment.
+/// See `include/dsm.h`. The function ignores its arguments, because all settings come from the environment.
 #[unsafe(no_mangle)]
 pub extern "C" fn dsm_startup(_argc: *mut c_int, _argv: *mut *mut *mut c_char) -> c_int {
     if LIVE.get().is_some() {
@@ -171,8 +171,8 @@ fn end_with_launcher(job: &Job) {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
         libc::getppid()
     };
-    // A rank that a wrapper started (a shell, a debugger) has another parent. That parent may end before the rank, so
-    // its end must not end the rank.
+    // If a wrapper (a shell, a debugger) started this rank, the parent is the wrapper and not the launcher. This rank
+    // must not end with the wrapper, so the signal is switched off.
     if parent != launcher {
         // SAFETY: `prctl` passes only numbers and accesses no memory.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
@@ -216,8 +216,8 @@ fn rank_of(number: c_int) -> Rank {
     Rank(u16::try_from(number).unwrap_or(u16::MAX))
 }
 
-/// Returns the placement for the coherence machine. `None` if its kind is unknown, or its block is not a multiple of a
-/// page.
+/// Returns the placement for the coherence machine. `None` if its kind is unknown, or if its block size is not a
+/// multiple of a page.
 ///
 /// # Safety
 /// `owners` points to `count` numbers, or is null.
@@ -317,7 +317,7 @@ pub unsafe extern "C" fn dsm_reduce(operation: c_int, values: *mut c_void, count
     if count > VALUES_MAX {
         refuse("dsm_reduce", Misuse::BadReduction(count));
     }
-    // The values are copied before and after the call. They may lie in shared memory, where faults are not resolved
+    // The call works on a copy of the values. `values` may lie in shared memory, and page faults there are not resolved
     // during a call.
     // SAFETY: `values` points to `count` numbers, as the caller promises.
     let mine: Vec<u64> = (0..count).map(|n| unsafe { values.cast::<u64>().add(n).read_unaligned() }).collect();
@@ -336,7 +336,7 @@ pub unsafe extern "C" fn dsm_reduce(operation: c_int, values: *mut c_void, count
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dsm_stats(stats: *mut DsmStats) {
     let counts = DsmStats::of(&live("dsm_stats").counts());
-    // SAFETY: `stats` points to a `struct dsm_stats`, as the caller promises. It may lie in shared memory, so it is
-    // written after the engine is unlocked.
+    // SAFETY: `stats` points to a `struct dsm_stats`, as the caller promises. The struct may lie in shared memory. The
+    // engine is unlocked here, so a page fault on the struct can be resolved.
     unsafe { stats.write(counts) };
 }

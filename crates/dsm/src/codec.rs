@@ -1,8 +1,8 @@
-//! Encodes messages between ranks as frames (a header and a payload), and decodes them. `docs/wire-format.md` draws
-//! them.
+//! Encodes messages between ranks as frames (a header and a payload), and decodes them. `docs/wire-format.md` draws the
+//! frames.
 //!
-//! The bytes of pages and diffs (*bodies*) follow the other fields of a message. A frame with an impossible number is
-//! refused, so that no memory is allocated for impossible lengths.
+//! The bytes of pages and diffs (*bodies*) follow the other fields of a message. The decoder refuses a frame with a
+//! count or length beyond its limit. So a wrong frame cannot make the decoder allocate much memory.
 
 use std::ops::Range;
 
@@ -41,12 +41,12 @@ impl Bodies {
         new
     }
 
-    /// Adds a body without bytes. It stands for a diff that the sender has already written into the home's page.
+    /// Adds an empty body. It stands for a diff whose words the sender has already written into the home's memory.
     pub fn add_empty(&mut self) {
         self.ends.push(self.bytes.len());
     }
 
-    /// Checks whether the bodies fill a frame, which should then be sent.
+    /// Checks whether the bodies fill a frame. If they do, the caller sends the frame.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.bytes.len() + self.ends.len() * 8 >= FRAME_BYTES_FULL
@@ -153,7 +153,7 @@ fn encode_fields(message: &Message, bodies: &Bodies, out: &mut Vec<u8>) {
             let bodies = bodies.iter().map(Some).chain(std::iter::repeat(None));
             for (&page, body) in pages.iter().zip(bodies) {
                 u32_to(page, out);
-                // There are no bodies if the sender writes its words into the home's pages itself. Then the message
+                // A sender that writes its changed words directly into the home's memory adds no bodies. Its message
                 // only names the pages.
                 let Some(body) = body else { continue };
                 u32_to(body.len() as u32, out);
@@ -338,12 +338,13 @@ impl Fields<'_> {
 pub struct Sizes {
     /// Bytes of a page.
     pub page: usize,
-    /// Number of bytes of a page in a [`Message::Updates`]. 0 if ranks write into each other's pages themselves. Then
-    /// updates and diffs have no bodies.
+    /// Number of bytes of each page in a [`Message::Updates`]. 0 if ranks write directly into each other's memory. In
+    /// that case, neither updates nor diffs have bodies.
     pub carried: usize,
 }
 
-/// Decodes the payload of a frame. The caller has checked the frame's header, and its checksum if it has one.
+/// Decodes the payload of a frame. The caller has checked the frame's header and, if the frame has one, the payload's
+/// checksum.
 ///
 /// # Errors
 /// When the payload is not a message between ranks that share pages of this size.
@@ -423,8 +424,8 @@ fn decode_diffs(fields: &mut Fields<'_>, sizes: Sizes, bodies: &mut Vec<Range<us
             return Err(BadMessage);
         }
         let body = fields.body(bytes)?;
-        // The diff is checked here, so that applying it cannot fail. An empty body needs no check: the sender has
-        // already written the words into the page.
+        // The diff is checked here, so that applying it cannot fail. An empty body needs no check, because the sender
+        // has already written the words into the page.
         if !body.is_empty() {
             diff::check(&fields.payload[body.clone()], page_bytes).map_err(|_| BadMessage)?;
         }

@@ -7,7 +7,7 @@
 
 use crate::limits::{PAGE_BYTES_MAX, PAGE_BYTES_MIN, WORD_BYTES};
 
-/// Number of bytes that are compared at once: one cache line. A comparison takes a few vector instructions.
+/// Number of bytes compared in one step: one cache line. A comparison takes a few vector instructions.
 const LINE: usize = 64;
 const LINE_WORDS: usize = LINE / WORD_BYTES;
 const MASK_WORDS: usize = PAGE_BYTES_MAX / WORD_BYTES / 64;

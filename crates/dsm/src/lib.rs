@@ -1,10 +1,10 @@
 //! Distributed shared memory: the ranks (the processes of one program) share a region of memory at the same address.
 //!
-//! It implements release consistency with multiple writers, after SCASH (Harada et al., "Comparison of page transfer
-//! method on software distributed shared memory system", section 2). Every page has a *home*, the rank with its master
-//! copy. The home keeps a directory of *sharers*, the ranks with other copies. A writer keeps a *twin*, a copy of the
-//! page from before its writes. At a memory barrier or a release, the writer sends the *diff* home. The diff contains
-//! the words that differ from the twin.
+//! This crate implements release consistency with multiple writers, after SCASH (Harada et al., "Comparison of page
+//! transfer method on software distributed shared memory system", section 2). Every page has a *home*, the rank with
+//! its master copy. The home keeps a directory of *sharers*, the ranks with other copies. A writer keeps a *twin*, a
+//! copy of the page from before its writes. At a memory barrier or a release, the writer sends the *diff* home. The
+//! diff contains the words that differ from the twin.
 //!
 //! - [`coherence`] decides what a rank does. It is a pure state machine: it receives events and returns actions. It
 //!   never sees the bytes of a page.

@@ -2,7 +2,7 @@
 
 /// Most ranks of one program.
 pub const RANKS_MAX: usize = 256;
-/// Most pages of one shared region.
+/// Maximum number of pages of a shared region.
 pub const PAGES_MAX: u32 = 1 << 26;
 /// Size of the smallest page, in bytes. The pages of the operating system have 4 KiB; tests use smaller pages.
 pub const PAGE_BYTES_MIN: usize = 32;
@@ -14,12 +14,12 @@ pub const WORD_BYTES: usize = 4;
 pub const FRAME_BYTES_MAX: usize = hanare_wire::limits::BETWEEN_RANKS_MAX;
 /// Number of bytes of pages or diffs at which a frame is sent. Below this number, one more page or diff always fits.
 pub const FRAME_BYTES_FULL: usize = 256 << 10;
-/// Most runs of pages in one message.
+/// Maximum number of runs of pages in one message.
 pub const RUNS_MAX: usize = 4096;
 /// Maximum number of moves of homes in one message. At one memory barrier, one rank gives away the homes of at most
 /// this many pages.
 pub const MOVES_MAX: usize = 4096;
-/// Most pages in one message whose new home is the receiver.
+/// Maximum number of pages in one message whose new home is the receiver.
 pub const ADOPTS_MAX: usize = 4096;
 /// Number of locks. They are numbered from 0.
 pub const LOCKS_MAX: u32 = 1 << 16;
@@ -31,8 +31,8 @@ pub const FETCH_AHEAD: u32 = 7;
 /// Maximum number of pages that become writable together with the written page before them. The same flush must have
 /// published all of these pages before.
 pub const OPEN_AHEAD: u32 = 7;
-/// Of this number of writes that could make the following pages writable as well, one does not. A trap then shows if
-/// the following pages are still written.
+/// Of this many writes that could make the following pages writable as well, one leaves them protected. A trap then
+/// shows whether the following pages are still written.
 pub const LOOK_AGAIN: u32 = 16;
 /// Number of trapping writes by a page's home after which the page is watched, if other ranks read it. A watched page
 /// is compared with a twin, and writes to it do not trap.
@@ -42,8 +42,8 @@ pub const WATCH_AFTER: i8 = 2;
 pub const WATCH_LATER: i8 = 8;
 /// Number of flushes in a row without a write to a watched page, after which writes to the page trap again.
 pub const WATCH_QUIET: u8 = 8;
-/// Maximum number of pages that a rank watches at once. Each page costs one comparison per flush, and the memory of a
-/// twin.
+/// Maximum number of pages that a rank watches at the same time. Each page costs one comparison per flush, and the
+/// memory of a twin.
 pub const WATCHED_MAX: usize = 1024;
 /// Number of memory barriers in a row after which a page's home moves to another rank. At each of these barriers, that
 /// rank alone must have written the page. For the first known writer of a page, one barrier is enough.

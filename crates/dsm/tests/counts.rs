@@ -240,8 +240,8 @@ fn pages_written_together_trap_once_and_what_is_written_alone_is_told_alone() {
             );
         }
     }
-    // Pages 0 and 1 are written in every other round. They cause one trap together, except when the guess is checked.
-    // Page 2 traps in every round, because it is also published in the rounds in between.
+    // Pages 0 and 1 are written in every other round. They cause one trap together, except when the guess that they are
+    // written together is checked. Page 2 traps in every round, because it is also published in the rounds in between.
     let faults = steps.sum(|c| c.write_faults);
     assert!((rounds / 2 + rounds..=rounds / 2 + rounds + 3).contains(&(faults as u32)), "{faults}");
     assert_eq!(steps.sum(|c| c.pages_updated), u64::from(rounds / 2 * 2 + rounds));
@@ -272,9 +272,9 @@ fn a_page_its_home_writes_again_and_again_traps_twice_and_is_told_when_it_was_wr
     }
 }
 
-/// A reader of a watched page gets the bytes that the home had at the last barrier. Suppose the reader got the current
-/// bytes, and the home then restored the old bytes. The next comparison would find no difference, and the reader would
-/// keep the wrong bytes.
+/// Checks that a reader of a watched page gets the bytes that the home had at the last barrier. Suppose the reader got
+/// newer bytes, and the home then restored the old bytes. The next comparison would find no difference, and the reader
+/// would keep the wrong bytes.
 #[test]
 fn a_reader_of_a_watched_page_never_keeps_what_was_there_between_two_barriers() {
     for (protocol, one_sided) in PROTOCOLS.into_iter().flat_map(|protocol| [(protocol, false), (protocol, true)]) {
@@ -296,8 +296,8 @@ fn a_reader_of_a_watched_page_never_keeps_what_was_there_between_two_barriers() 
     }
 }
 
-/// Words that another rank writes to a watched page are not in the page's twin. Readers must receive these words as
-/// well.
+/// Checks that readers of a watched page also receive the words that another rank writes. These words are not in the
+/// page's twin.
 #[test]
 fn a_watched_page_that_another_rank_writes_is_told_whole() {
     for (protocol, one_sided) in PROTOCOLS.into_iter().flat_map(|protocol| [(protocol, false), (protocol, true)]) {

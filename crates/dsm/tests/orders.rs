@@ -96,7 +96,7 @@ fn a_home_does_not_move_to_a_writer_that_gave_its_copy_up() {
     write(&mut cluster, 1, 1, NONE);
     together(&mut cluster, || Event::Barrier, NONE);
     // Rank 1 is the only writer again, and publishes its write by a lock. Then rank 1 drops its copy. The home learns
-    // of that only after the barrier.
+    // of the drop only after the barrier.
     let slow = (1, 2);
     call(&mut cluster, 1, Event::Acquire { lock: 5 }, NONE);
     write(&mut cluster, 1, 2, NONE);
@@ -116,7 +116,7 @@ fn a_thread_that_touches_a_page_while_another_is_in_the_barrier_is_waked_at_its_
             let mut heard = cluster.step(1, Event::Barrier).expect("a right call");
             if has_touched {
                 heard.extend(cluster.step(1, Event::Touch { page: 0, write: true }).expect("an allocated page"));
-                // Rank 1 may write at once, because its copy is still dirty.
+                // Rank 1 may write immediately, because its copy is still dirty.
                 assert!(heard.contains(&News::Wake(0)), "{heard:?}");
             }
             cluster.step(0, Event::Barrier).expect("a right call");

@@ -2,10 +2,10 @@
 //! its messages at random.
 //!
 //! The model knows nothing of pages or homes. It records the happens-before order of the program as vector clocks, from
-//! locks and memory barriers. It also records all writes of each word. A read may return the value of a write that did
-//! not happen after the read. But no other write may have happened after that write and before the read. If the program
-//! has no race, exactly one value is allowed. A failing case prints its seed and shape. `HANARE_SEED=n` runs only the
-//! seed `n`, with random shapes.
+//! locks and memory barriers. It also records all writes of each word. A read may return the value of a write W if W
+//! did not happen after the read, and if no other write happened after W and before the read. If the program has no
+//! race, exactly one value is allowed. A failing case prints its seed and shape. `HANARE_SEED=n` runs only the seed
+//! `n`, with random shapes.
 
 mod common;
 

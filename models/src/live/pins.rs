@@ -16,8 +16,8 @@ crate::table! {
     a_page_waits_for_the_peer_that_is_told_of_it,
 }
 
-/// The page that a pin word guards. It has one word for each peer. loom reports two accesses to a word at the same time
-/// if one of them changes the word.
+/// The page that a pin word guards. The page has one word for each peer. loom reports two accesses to a word at the
+/// same time if one of them changes the word.
 type Page = [Cell<u32>; 2];
 
 /// Reads and writes all words of the page, as the home does to evict the page. Returns the sum of the words.

@@ -18,7 +18,7 @@ crate::table! {
 }
 
 /// Returns the shared memory, the home, and the words of the page or of its twin. The memory contains the home's count
-/// of flushes, and the byte that says if the page is published.
+/// of flushes, and the byte that says whether the page is published.
 fn home() -> (Rc<Memory>, Offers, Bytes) {
     let memory = Memory::new(&[0], &[4096], &[]);
     let home = offers(&memory);

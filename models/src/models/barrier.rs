@@ -65,7 +65,7 @@ fn two_threads_close_it_in_turn() {
     run(1, 1, 2);
 }
 
-/// A thread that only tries to enter the barrier gets in or returns at once. The closing thread continues in both
+/// A thread that only tries to enter the barrier enters it or returns immediately. The closing thread continues in both
 /// cases.
 fn trying_to_enter_does_not_wait() {
     let shared = Rc::new(Guarded::default());

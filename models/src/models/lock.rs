@@ -44,7 +44,7 @@ fn every_sleeper_gets_its_turn() {
     contend(3, 1);
 }
 
-/// A thread that only tries to lock returns at once. It does not use up the wake-up of a sleeping thread.
+/// A thread that only tries to lock returns immediately. It does not use up the wake-up of a sleeping thread.
 fn trying_disturbs_nobody() {
     let cell = Rc::new(LockCell::<Cell<usize>>::default());
     let trying = thread::spawn({

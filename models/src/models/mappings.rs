@@ -46,7 +46,8 @@ fn a_page_is_where_it_was_or_where_it_goes() {
     assert_eq!((windows.offset_of(FOURTH), windows.whole(span(4, 1))), (None, Some(ELSEWHERE + OS_PAGE)));
 }
 
-/// Two alias mappings that are added at once get one entry each. A third mapping is refused when both entries are used.
+/// Two alias mappings that are added at the same time get one entry each. A third mapping is refused when both entries
+/// are used.
 fn two_alias_mappings_are_added_at_once() {
     let windows = windows();
     let adding = thread::spawn({
@@ -60,8 +61,8 @@ fn two_alias_mappings_are_added_at_once() {
     assert!(!windows.add(ELSEWHERE + 16 * OS_PAGE, span(7, 1)));
 }
 
-/// Foreign mappings that are recorded at once are all kept, and each page is counted once. A page under a foreign
-/// mapping never becomes far again.
+/// Foreign mappings that are recorded at the same time are all kept, and each page is counted once. A page under a
+/// foreign mapping never becomes far again.
 fn a_hole_is_for_good() {
     let windows = windows();
     let other = thread::spawn({

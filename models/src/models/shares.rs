@@ -19,7 +19,7 @@ crate::table! {
     a_reservation_lasts_until_the_fork,
 }
 
-/// The budget that the processes of the tree share, in bytes.
+/// The budget in bytes that all processes of one tree share.
 const WHOLE: u64 = 100;
 
 /// Returns a tree of processes with its first member. The tree is never freed, because in production it is in shared
@@ -100,13 +100,13 @@ fn the_lock_of_a_dead_process_goes_to_one() {
     assert_eq!(count.get(), 2);
 }
 
-/// Two processes clear the same place at once. If a third process gets the place in between, the entry of the third
-/// process is kept.
+/// Two processes clear the same place at the same time. If a third process gets the place in between, the entry of the
+/// third process is kept.
 fn a_place_is_cleared_once() {
     let (tree, counters, first) = tree();
     let second = child(&first, 10);
-    // All places are taken now. The last place belongs to a program that its process has replaced by executing another
-    // program.
+    // All places are taken now. The last place belongs to a program that has ended, because its process has executed
+    // another program.
     be(2, LEFT);
     let left = child(&first, 10);
     be(1, 0);

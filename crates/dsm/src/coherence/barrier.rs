@@ -1,4 +1,5 @@
-//! The memory barrier at one rank: the flush, the settlement, and the meetings before and after them.
+//! The memory barrier at one rank. It consists of meetings of all ranks, the flush of diffs, and the settlement, in
+//! which homes invalidate or update stale copies.
 
 use super::event::{Action, Outcome};
 use super::message::{Adopt, Message, Move, Purpose, Together, Violation};
@@ -11,17 +12,18 @@ use crate::limits::{ADOPTS_MAX, MOVES_MAX, RUNS_MAX};
 pub(super) enum Barrier {
     /// The rank waits until all ranks have stopped computing.
     Stopping,
-    /// The rank has sent its own diffs, and waits for the diffs of `expect` ranks.
+    /// The rank has sent its own diffs. It waits until all diffs of `expect` ranks have arrived.
     Flushing { expect: u16 },
     /// The rank waits until all ranks have received all diffs.
     Flushed,
     /// With the update protocol, the rank waits until all ranks have sent their updates.
     Updating,
-    /// The rank waits for the settlements of `expect` ranks.
+    /// The rank waits until `expect` homes have sent all their invalidations, updates and moves of homes.
     Settling { expect: u16 },
 }
 
-/// The part of a home's settlement that one rank receives.
+/// What a home sends to one rank at a settlement: copies to invalidate, pages to update, and pages whose new home is
+/// that rank.
 #[derive(Debug)]
 struct Share {
     rank: Rank,
@@ -45,14 +47,15 @@ impl Machine {
         self.send(Rank(0), arrive, actions);
     }
 
-    /// Continues after a meeting. The caller has set `self.call` to `Call::None`. If the barrier is not complete, this
-    /// function sets `self.call` to the barrier again.
+    /// Continues the barrier after a meeting. The caller has set `self.call` to `Call::None`. If the barrier is not
+    /// complete, this function stores the barrier in `self.call` again.
     pub(super) fn go_on(&mut self, at: Barrier, meeting: u8, expect: u16, actions: &mut Vec<Action>) -> Checked {
         match (at, meeting) {
             (Barrier::Stopping, 1) => {
                 self.call = Call::Barrier(Barrier::Flushing { expect });
                 self.flush(Purpose::Barrier, actions);
-                // The barrier makes all copies current, so the next release need not publish these pages.
+                // The barrier makes all copies current. So the next release need not publish the pages in
+                // `flushed_early`.
                 self.flushed_early.clear();
                 self.flushed_by_all(actions);
             }
@@ -124,7 +127,8 @@ impl Machine {
 
     /// Sends the diffs of these pages home before the next flush.
     pub(super) fn shed(&mut self, pages: &[u32], actions: &mut Vec<Action>) {
-        // A call in progress is not disturbed, because a release must not publish pages that it has not flushed.
+        // Nothing is sent during a call. A release in progress will publish all pages in `flushed_early`. A page added
+        // to that list now would be published before its home has the diff.
         if !matches!(self.call, Call::None) {
             return;
         }
@@ -135,8 +139,9 @@ impl Machine {
         self.early_homes.extend(homes);
     }
 
-    /// Makes the written copies `pages` clean. `pages` must be in ascending order, and `runs` must be the same pages as
-    /// runs. Returns the pages with their homes. The caller must send the diffs. The next release publishes the writes.
+    /// Makes the written copies `pages` clean. `pages` must be in ascending order, and `runs` must cover the same
+    /// pages. Returns the pages with their homes. The caller must send the diffs. The next release publishes the
+    /// writes.
     pub(super) fn clean(&mut self, pages: &[u32], runs: Vec<Run>, actions: &mut Vec<Action>) -> Vec<(Rank, u32)> {
         actions.extend(runs.into_iter().map(|run| Action::Protect { run }));
         self.dirty.retain(|page| pages.binary_search(page).is_err());
@@ -154,7 +159,7 @@ impl Machine {
         diffs
     }
 
-    /// Sends diffs of write-protected pages, with one action per home. Returns the homes.
+    /// Sends diffs of write-protected pages, with one action per home. Returns the homes that get diffs.
     pub(super) fn send_diffs(
         &mut self,
         mut diffs: Vec<(Rank, u32)>,
@@ -275,8 +280,8 @@ impl Machine {
         if let Some(home) = writer {
             let mut sharers = entry.sharers;
             sharers.remove(home);
-            // This rank gives up its copy. The new home will probably write the page next, and need not trap if no
-            // other rank has a copy.
+            // This rank invalidates its own copy. The new home will probably write the page next. If no other rank has
+            // a copy, that write does not trap.
             self.to_invalidate.push(page);
             shares[usize::from(home.0)].adopts.push(Adopt { page, sharers });
             moves.push(Move { page, home });
@@ -323,7 +328,7 @@ impl Machine {
         }
         let known = self.pages.len() as u32;
         for run in invalid {
-            // The run is checked before its pages are visited, because a peer chose its length.
+            // A peer chose the run's length, so the run is checked before its pages are visited.
             if run.pages().end > known || run.pages().is_empty() {
                 return Err(Violation::Page);
             }
@@ -413,7 +418,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Ends the barrier once the settlements of all expected ranks have arrived.
+    /// Ends the barrier once all expected homes have sent their settlements.
     fn settled_by_all(&mut self, actions: &mut Vec<Action>) {
         let Call::Barrier(Barrier::Settling { expect }) = self.call else { return };
         if self.settled_here.len() < u32::from(expect) {

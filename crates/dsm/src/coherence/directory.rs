@@ -19,11 +19,12 @@ enum Writers {
 #[derive(Clone, Copy, Debug)]
 struct Habit {
     rank: Rank,
-    /// Number of fetches in a row, each after an invalidation and before the page changed again.
+    /// How many times in a row the rank fetched the page again between an invalidation and the next change of the page.
     fetches: u8,
     /// Number of updates since the last invalidation.
     updates: u8,
-    /// Number of updates after which the copy is invalidated once, as a probe.
+    /// Number of updates after which the copy is invalidated once as a probe, to test whether the rank still reads the
+    /// page.
     interval: u8,
     /// Whether the copy was invalidated and has not been fetched again.
     away: bool,
@@ -37,21 +38,23 @@ pub(crate) struct Entry {
     /// Sharers whose copy lacks words that another rank wrote.
     pub(crate) stale: RankSet,
     writers: Writers,
-    /// The rank that was the only writer at the last `barriers` memory barriers with a write.
+    /// The rank that was the only writer at each of the last `barriers` memory barriers. Barriers without a write to
+    /// the page are not counted.
     main_writer: Option<Rank>,
     barriers: u8,
-    /// True while no rank is known to have written the page before the current barrier.
+    /// Whether no memory barrier has counted a writer of the page yet.
     is_fresh: bool,
     habits: Vec<Habit>,
-    /// Number of the home's writes that trapped. When it reaches [`WATCH_AFTER`](crate::limits::WATCH_AFTER), the page
-    /// may be watched. After a write of another rank, the count starts again below 0.
+    /// Number of the home's writes that trapped. At [`WATCH_AFTER`](crate::limits::WATCH_AFTER), the page may be
+    /// watched: writes are then found by comparison with a twin. A write of another rank sets the number below 0.
     pub(crate) traps: i8,
     /// Whether a rank may still be reading the page from this rank's memory.
     pub(crate) is_being_read: bool,
-    /// Number of flushes since the last write to a watched page. After enough of them, the page is write-protected
+    /// Number of flushes since the last write to a watched page. After enough such flushes, the page is write-protected
     /// again.
     pub(crate) quiet: u8,
-    /// Whether a watched page is write-protected again, to check that it is not written any more.
+    /// Whether a watched page is write-protected. If this rank does not write the page before the next flush, the watch
+    /// ends.
     pub(crate) is_leaving: bool,
 }
 
@@ -119,9 +122,9 @@ impl Entry {
     /// invalidation.
     ///
     /// A rank that fetched its copy again after each of the last invalidations reads the page. An update then saves a
-    /// fetch. But updates do not show if the rank still reads the page. So after some updates the copy is invalidated
-    /// once, as a probe. For a rank that reads the page, this costs one fetch in up to [`PROBE_LAST`] updates. For a
-    /// rank that has stopped reading, the updates end at the next probe.
+    /// fetch. But updates do not show whether the rank still reads the page. So after some updates the copy is
+    /// invalidated once, as a probe. For a rank that reads the page, this costs one fetch in up to [`PROBE_LAST`]
+    /// updates. For a rank that has stopped reading, the updates end at the next probe.
     pub(crate) fn wants_update(&mut self, rank: Rank) -> bool {
         let habit = self.habit(rank);
         let update = habit.fetches >= UPDATE_AFTER && habit.updates < habit.interval;
@@ -145,22 +148,23 @@ impl Entry {
         &mut self.habits[at]
     }
 
-    /// Resets the habits of ranks that have not fetched their invalidated copies again. The page has changed once more,
-    /// so these ranks did not read it in between.
+    /// Resets the habits of ranks that have not fetched their invalidated copies again. The page has changed again
+    /// since the invalidation, so these ranks did not read it in between.
     pub(crate) fn forget_idle(&mut self) {
         for habit in self.habits.iter_mut().filter(|habit| habit.away) {
             (habit.fetches, habit.interval, habit.away) = (0, PROBE_FIRST, false);
         }
     }
 
-    /// Sets the sharers of a page whose home has moved to this rank. This rank has written the page before.
+    /// Sets the sharers of a page whose home has moved to this rank. The page counts as already written, because this
+    /// rank wrote the page before the move.
     pub(crate) fn adopted(&mut self, sharers: RankSet) {
         self.sharers = sharers;
         self.is_fresh = false;
     }
 
-    /// Ends the count of this barrier's writers. Returns the rank to which the home should move, if any. It is a rank
-    /// other than `home` that was the only writer often enough. For the first writer of a page, one barrier is enough.
+    /// Ends the count of this barrier's writers. Returns the rank to which the home should move, if any. That rank is
+    /// not `home`, and was the only writer at enough barriers. For the first writer of a page, one barrier is enough.
     pub(crate) fn count_writers(&mut self, home: Rank) -> Option<Rank> {
         let writers = std::mem::replace(&mut self.writers, Writers::Nobody);
         match writers {
@@ -176,8 +180,8 @@ impl Entry {
         }
         self.is_fresh = false;
         let rank = self.main_writer.filter(|_| self.barriers >= MOVE_AFTER)?;
-        // The copy of `rank` is current, because no other rank wrote. As `rank` wrote at this barrier, it still has the
-        // copy if it is a sharer.
+        // The copy of `rank` is current, because no other rank wrote the page. A sharer that wrote the page at this
+        // barrier still has its copy.
         self.sharers.contains(rank).then_some(rank)
     }
 }

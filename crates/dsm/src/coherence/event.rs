@@ -45,8 +45,8 @@ impl Reduction {
 
 /// An event for the coherence machine. A page is named by its index in the shared region.
 ///
-/// A rank may access pages from many threads. The events from `Barrier` on are calls. A rank makes one call at a time:
-/// it waits for [`Action::Finished`] before it makes the next call.
+/// A rank may access pages from many threads. `Barrier` and all events after it in this list are calls. A rank makes
+/// one call at a time: it waits for [`Action::Finished`] before it makes the next call.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A thread accessed a page in a way that the page's protection does not allow.
@@ -75,8 +75,8 @@ pub enum Event<'a> {
         /// The pages.
         pages: &'a [u32],
     },
-    /// These watched pages ([`Action::Watch`]) differed from their twins, and the driver has renewed the twins. This
-    /// event must precede each `Barrier` and `Release`.
+    /// These watched pages ([`Action::Watch`]) differed from their twins, and the driver has copied the pages to the
+    /// twins. The driver must report this event before each `Barrier` and `Release`.
     Wrote {
         /// The pages.
         pages: &'a [u32],
@@ -124,9 +124,9 @@ pub enum Event<'a> {
     Shutdown,
 }
 
-/// An action that the driver must carry out. Carry out the actions of a list in order, and all of them before the next
-/// event. So a peer receives the bytes that a page had when the machine decided to send the page. Messages may be
-/// queued if their bytes are copied at once.
+/// An action that the driver must carry out. The driver carries out the actions of a list in order, and all of them
+/// before the next event. So a peer receives the bytes that a page had when the machine decided to send the page. The
+/// driver may queue messages if it copies their bytes immediately.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Send this message, without bytes of pages or diffs.
@@ -146,11 +146,11 @@ pub enum Action {
     /// Read a page from the memory of its home, if the home offers the page. First send [`Message::Joined`]. Then copy
     /// the offered bytes into the page's place in this rank's region, but do not make the page accessible. The offered
     /// bytes are those of the twin if the page is watched. Then check that the page is still offered, and that the home
-    /// has not entered [`Event::Release`] or [`Event::Barrier`] in between. Report the result as [`Event::Read`] before
-    /// any other event.
+    /// has not entered [`Event::Release`] or [`Event::Barrier`] during the read. Report the result as [`Event::Read`]
+    /// before any other event.
     ///
-    /// The home must receive every `Joined` sent so far before it enters `Release` or `Barrier`, and before it receives
-    /// [`Message::Go`].
+    /// Every `Joined` sent so far must reach the home before the home enters `Release` or `Barrier`, and before the
+    /// home receives [`Message::Go`].
     Read {
         /// The page.
         page: u32,
@@ -236,12 +236,12 @@ pub enum Action {
         /// The pages.
         run: Run,
     },
-    /// This rank becomes the home of a page, and its copy becomes the master copy.
+    /// This rank becomes the home of a page. This rank's copy becomes the master copy.
     Adopted {
         /// The page.
         page: u32,
     },
-    /// This rank is no longer the home of a page. It keeps a current copy of the page.
+    /// This rank is no longer the home of a page, but keeps a current copy of the page.
     GivenAway {
         /// The page.
         page: u32,

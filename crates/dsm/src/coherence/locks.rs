@@ -17,9 +17,10 @@ pub(super) struct LockCall {
 enum At {
     /// The rank waits for the lock.
     Wanted,
-    /// The rank has the lock. It waits until these homes have its diffs of pages that the grant invalidates.
+    /// The rank has the lock, and has sent diffs of pages that the grant invalidates. The call ends when these homes
+    /// have acknowledged the diffs.
     Granted(RankSet),
-    /// The rank releases the lock as soon as these homes have its diffs.
+    /// The rank releases the lock as soon as these homes have acknowledged its diffs.
     Flushing(RankSet),
 }
 

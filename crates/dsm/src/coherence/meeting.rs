@@ -24,7 +24,7 @@ pub(super) struct Meeting {
     first: Option<(Rank, Arrival)>,
     here: RankSet,
     ranks: u16,
-    /// For each rank, how many ranks named that rank as a target.
+    /// For each rank, the number of ranks that named it as a target of their messages.
     named: Vec<u16>,
     /// For each rank, its values in a reduction.
     values: Vec<Vec<u64>>,
@@ -59,8 +59,7 @@ impl Meeting {
         Ok(self.here.len() == u32::from(self.ranks))
     }
 
-    /// Combines the values of all ranks. The order is that of the ranks, so that a sum of doubles is the same every
-    /// time.
+    /// Combines the values of all ranks, in ascending order of the ranks. So a sum of doubles is the same every time.
     fn reduced(&mut self, detail: u64) -> Result<Vec<u64>, Violation> {
         let reduction = Reduction::from_detail(detail).ok_or(Violation::Number)?;
         let mut ranks = self.values.iter_mut().map(std::mem::take);
@@ -98,8 +97,8 @@ impl Machine {
         self.meeting.first = None;
         self.meeting.here = RankSet::EMPTY;
         if what == Together::Barrier && meeting == 1 {
-            // The log of write notices is not needed any more, because no rank is in a lock call and the barrier makes
-            // every copy current.
+            // The log of write notices can be emptied. No rank is in a lock call, and the barrier makes every copy
+            // current.
             self.keeper.forget_notices();
         }
         for rank in (0..self.config.ranks).map(Rank) {

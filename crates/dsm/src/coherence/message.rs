@@ -141,9 +141,9 @@ impl std::fmt::Display for Violation {
 /// How soon the receiver needs a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Urgency {
-    /// The receiver needs the message at once.
+    /// The receiver needs the message immediately.
     Now,
-    /// The receiver needs the message when it makes its next call, or at once if it waits in a call.
+    /// The receiver needs the message when it makes its next call, or immediately if it waits in a call.
     AtNextCall,
     /// The receiver needs the message when it next checks for messages. The message itself causes no check.
     AtNextLook,

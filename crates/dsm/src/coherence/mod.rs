@@ -1,8 +1,8 @@
 //! The coherence machine of one rank. It is a pure state machine: it has no I/O, clock or threads, and never sees the
 //! bytes of pages.
 //!
-//! It implements eager release consistency with multiple writers, after SCASH (section 2). A page has these states at a
-//! rank:
+//! The machine implements eager release consistency with multiple writers, after SCASH (section 2). A page has these
+//! states at a rank:
 //!
 //! ```text
 //!  at its home                                     at other ranks
@@ -15,36 +15,37 @@
 //! ```
 //!
 //! An `Open` page is written without a trap, because no other rank has a copy. A memory barrier or a release *flushes*
-//! all `Dirty` pages: it write-protects them and sends their diffs home. A write notice for a `Dirty` page flushes that
-//! page alone. The home's own writes need no twin, except on watched pages (module `watch`). There the writes are found
-//! by comparison with a twin instead of traps.
+//! all `Dirty` pages: it write-protects them and sends their diffs home. A write notice for a `Dirty` page flushes only
+//! that page. The home's own writes need no twin, except on watched pages (module `watch`). Writes to a watched page
+//! are found by comparison with a twin instead of traps.
 //!
-//! **Memory barrier.** All ranks meet: each rank waits until rank 0 has counted the arrivals of all ranks. So no rank
-//! computes any more. Writers send their diffs, one message per home. Then homes *settle* with the ranks whose copies
-//! are stale: they invalidate or update these copies, with one message per rank. Then all ranks meet again.
-//! *Invalidate* and *adaptive* need two meetings, *update* needs three (figures 1 and 2). With *update*, homes settle
-//! after the second meeting. When a rank arrives at a meeting, it names the ranks to which it sends messages. Rank 0
-//! then tells each rank the number of senders to wait for. So diffs and settlements need no acknowledgements.
+//! **Memory barrier.** All ranks meet: each rank waits until rank 0 has counted the arrivals of all ranks. After this
+//! meeting no rank computes until the barrier ends. Writers send their diffs, one message per home. Then homes *settle*
+//! with the ranks whose copies are stale: they invalidate or update these copies, with one message per rank. Then all
+//! ranks meet again. *Invalidate* and *adaptive* need two meetings, *update* needs three (figures 1 and 2). With
+//! *update*, homes settle after the second meeting. When a rank arrives at a meeting, it names the ranks to which it
+//! sends messages. Rank 0 then tells each rank the number of senders to wait for. So diffs and settlements need no
+//! acknowledgements.
 //!
 //! **Locks.** Rank 0 grants the locks. It keeps one log of write notices, in the order of the releases. A rank that
 //! releases a lock flushes its pages, waits until the homes have the diffs, and adds its notices to the log. A grant
 //! carries all notices that were added since the rank's last grant. Some of these notices may name pages that need no
-//! invalidation. But vector clocks are not needed, because the writes that happen before a release are in the log
-//! before that release. A memory barrier makes all copies current and empties the log.
+//! invalidation. But no needed notice is missing, because all writes that happen before a release are in the log before
+//! that release. So vector clocks are not needed. A memory barrier makes all copies current and empties the log.
 //!
 //! **One-sided reads** ([`Action::Read`]). A home offers its shared pages: other ranks may read them from the home's
 //! memory without a request. A reader first sends [`Message::Joined`] and does not wait for an answer. This message
 //! reaches the home before the home next publishes its writes. So the home tells the reader of later writes, as it
 //! tells every sharer.
 //!
-//! **Early diffs** ([`Event::Shed`]). A rank with too little memory for its twins sends the diffs home at once, and no
-//! rank waits for them. A later message on the same link arrives after the diffs. So the next request for the page
+//! **Early diffs** ([`Event::Shed`]). A rank with too little memory for its twins sends the diffs home immediately, and
+//! no rank waits for them. A later message on the same link arrives after the diffs. So the next request for the page
 //! finds the diff applied. At the next memory barrier or release, every home that got early diffs gets a message, with
 //! or without further diffs.
 //!
 //! **Moving a home.** A page's home moves only at the settlement of a memory barrier, because no rank computes then.
 //! Every rank learns of the move. The new home wrote the page at this barrier and has a current copy, so no bytes are
-//! sent. The old home gives up its copy. So a page without other copies becomes `Open` at once.
+//! sent. The old home invalidates its copy. So a page without other copies becomes `Open` immediately.
 
 #![forbid(unsafe_code)]
 
@@ -101,8 +102,8 @@ pub struct Config {
     pub protocol: Protocol,
     /// Whether a page's home moves to the rank that alone writes the page.
     pub migrate: bool,
-    /// Whether writes to shared home pages may be found by comparison ([`Action::Watch`]). Such a page must not be
-    /// evicted.
+    /// Whether writes to shared home pages may be found by comparison with a twin ([`Action::Watch`]). Such a page must
+    /// not be evicted.
     pub watch: bool,
     /// Whether ranks may read offered pages from the home's memory ([`Action::Read`]).
     pub one_sided: bool,
@@ -151,13 +152,13 @@ const WANTS_WRITE: u8 = 1;
 /// Flag: this rank has no copy, and the home knows that. Either this rank has sent [`Message::Leave`], or it has never
 /// had a copy.
 const LEFT: u8 = 2;
-/// Flag: the page must be fetched again when it arrives, because a write notice has named the page meanwhile.
+/// Flag: the page must be fetched again after its arrival, because a write notice has named the page during the fetch.
 const FETCH_AGAIN: u8 = 4;
 /// Flag: the page is in the list of pages to settle at the next memory barrier.
 const CHANGED: u8 = 8;
 /// Flag: the page is fetched with the page before it, because both belong to a block that is read whole.
 const JOINED: u8 = 16;
-/// Flag: this rank is the page's home, and writes the page without traps.
+/// Flag: this rank is the page's home, and finds its writes to the page by comparison with a twin instead of traps.
 const WATCHED: u8 = 32;
 
 /// The value of a page's `home` while this rank does not know the home.
@@ -215,8 +216,8 @@ enum Call {
     None,
     Barrier(Barrier),
     Lock(LockCall),
-    /// A free. It waits until all of `homes` have the early diffs, which may be diffs of freed pages. It also waits
-    /// until none of the freed pages is being fetched.
+    /// A call that frees an allocation. It waits until all of `homes` have acknowledged the early diffs, which may be
+    /// diffs of freed pages. It also waits until none of the freed pages is being fetched.
     Freeing {
         first: u32,
         homes: RankSet,
@@ -236,8 +237,8 @@ enum Then {
     Shutdown,
 }
 
-/// The result of processing a peer's message. An error ends the program with an error message, but never with a crash
-/// of this process.
+/// The result of processing a peer's message. A violation ends the program with an error message, without a crash of
+/// this process.
 type Checked = Result<(), Violation>;
 
 /// The coherence machine of one rank.
@@ -256,9 +257,9 @@ pub struct Machine {
     early_homes: RankSet,
     /// Pages that this rank, as their home, must settle at the next memory barrier.
     changed: Vec<u32>,
-    /// Ranks whose diffs for this memory barrier have all arrived.
+    /// Ranks that have sent all their diffs for this memory barrier.
     diffs_here: RankSet,
-    /// Ranks whose settlements for this memory barrier have all arrived.
+    /// Homes that have sent all their invalidations, updates and moves for this memory barrier.
     settled_here: RankSet,
     /// Copies to invalidate at the end of this memory barrier.
     to_invalidate: Vec<u32>,
@@ -268,8 +269,8 @@ pub struct Machine {
     watched: Vec<u32>,
     /// Number of the last flush.
     flushes: u32,
-    /// Number of writes after which the following pages could be made writable as well. After one of
-    /// [`limits::LOOK_AGAIN`] such writes, they stay protected.
+    /// Number of writes at which `open_ahead` could also open the following pages. Once in every [`limits::LOOK_AGAIN`]
+    /// such writes, it leaves these pages protected.
     guesses: u32,
     call: Call,
     held: BTreeSet<u32>,
@@ -329,8 +330,8 @@ impl Machine {
     /// Processes one event and appends the resulting actions to `actions`.
     ///
     /// # Errors
-    /// When this rank's program made a call that it cannot make. Then nothing has changed. A peer's error is not
-    /// returned: it becomes [`Action::Fail`] on every rank.
+    /// Returns an error if this rank's program must not make this call now. The machine is then unchanged. A peer's
+    /// error is not returned: it becomes [`Action::Fail`] on every rank.
     pub fn step(&mut self, event: Event<'_>, actions: &mut Vec<Action>) -> Result<(), Misuse> {
         if self.over {
             return match event {
@@ -406,7 +407,7 @@ impl Machine {
                 detail.take(u64::from(pages));
                 placement.describe(&mut |number| detail.take(number));
                 // The pages get their homes before the other ranks continue, because another rank may then request a
-                // page at once.
+                // page immediately.
                 let first = self.areas.take(pages);
                 if let Some(first) = first {
                     self.lay_out(first, pages, placement, actions);
@@ -547,8 +548,8 @@ impl Machine {
         self.pages.get_mut(page as usize).filter(|local| local.state != State::Free).ok_or(Violation::Page)
     }
 
-    /// Checks whether this rank is the home of a page. The page's bytes here are then the only ones, or the master of
-    /// all copies.
+    /// Checks whether this rank is the home of a page. If so, this rank has the only copy or the master copy of the
+    /// page.
     ///
     /// The driver may evict a home page from this rank's memory at any time, unless the page is watched. The driver
     /// must bring the page back before an action, the program or a peer reads or writes it.

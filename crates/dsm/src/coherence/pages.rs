@@ -59,9 +59,10 @@ impl Machine {
         Ok(())
     }
 
-    /// After a write to a home page, also makes the following home pages writable. The last flush that published the
-    /// written page must have published them too. A trap costs more than publishing a page that was not written after
-    /// all. From time to time the following pages stay protected, so that a trap shows if they are still written.
+    /// After a write to a home page, also makes the following home pages writable. The flush that last published the
+    /// written page must also have been the last to publish them. A trap costs more than publishing a page that was not
+    /// written after all. Once in every [`LOOK_AGAIN`] times, the following pages stay protected. A trap then shows
+    /// whether they are still written.
     fn open_ahead(&mut self, page: u32, told: u32, actions: &mut Vec<Action>) {
         let is_written_with = |local: &Local| {
             local.state == State::HomeClean && local.told == told && told != 0 && local.flags & WATCHED == 0
@@ -83,9 +84,9 @@ impl Machine {
     }
 
     /// Also requests the pages after an accessed page. Each of them must belong to a block that is read whole, or must
-    /// have been a copy here that its home invalidated. Pages that were read between two barriers are mostly read
-    /// again, and a trap costs more than sending a page. The adaptive protocol does not request invalidated copies this
-    /// way, because it counts every fetch as a sign that the page is read.
+    /// be a copy that its home has invalidated. Pages that were read between two barriers are mostly read again, and a
+    /// trap costs more than sending a page. The adaptive protocol does not request invalidated copies this way, because
+    /// it counts every fetch as a sign that the page is read.
     fn ask_ahead(&mut self, page: u32, actions: &mut Vec<Action>) {
         let home = self.home(page);
         if home.is_none() {
@@ -119,8 +120,8 @@ impl Machine {
         }
         local.state = State::Fetching;
         local.flags &= !(LEFT | FETCH_AGAIN);
-        // A direct read of the home's memory is not allowed during a memory barrier, because homes flush without
-        // checking for readers.
+        // A direct read of the home's memory is not allowed during a memory barrier. A home's flush at a barrier does
+        // not make readers repeat their reads.
         if self.config.one_sided && !self.in_barrier() && !self.is_owed_word(home) {
             actions.push(Action::Read { page, home });
         } else {
@@ -144,7 +145,7 @@ impl Machine {
         match self.home(page) {
             Some(home) if self.state(page) == State::Fetching => {
                 if is_here {
-                    // An error is ignored: no message caused it, so no peer is to blame.
+                    // Ignored: no message has caused the error, so no peer is to blame.
                     let _ = self.fetched(page, actions);
                 } else {
                     let reader = self.config.rank;
@@ -186,7 +187,7 @@ impl Machine {
         let local = self.local(page)?;
         if local.home == UNKNOWN && from != me {
             local.home = from;
-            // If this rank has sent a request to itself as well, that request gets the same answer.
+            // This rank may have asked itself for the home as well. That request then gets the same answer.
         }
         let home = if local.home == UNKNOWN { from } else { local.home };
         self.send(from, Message::HomeReply { page, home }, actions);
@@ -200,8 +201,7 @@ impl Machine {
         let me = self.config.rank;
         let Some(local) = self.pages.get_mut(page as usize) else { return Err(Violation::Page) };
         if local.state != State::Asking {
-            // This rank has learned the home from a request for the page or from a move of the home, or the page was
-            // freed.
+            // This rank already knows the home from a page request or from a move of the home, or the page was freed.
             return Ok(());
         }
         if home == me {
@@ -230,7 +230,7 @@ impl Machine {
         }
         let local = *self.local(page)?;
         if local.state == State::Asking {
-            // The reader knows already that this rank is the home. The answer that tells this rank is still in transit.
+            // The reader already knows that this rank is the home. The answer that tells this rank is still in transit.
             self.become_home(page, actions);
         } else if !self.is_home(page) {
             if local.home == UNKNOWN {
@@ -320,8 +320,8 @@ impl Machine {
 
     pub(super) fn forget_sharer(&mut self, from: Rank, page: u32) -> Checked {
         let index = self.pages.get(page as usize).ok_or(Violation::Page)?.entry;
-        // There is no entry if the page was freed or its home has moved. A new home may keep this sharer in its entry,
-        // and the sharer then ignores the settlements.
+        // The entry is missing if the page was freed or its home has moved. The new home may still count `from` as a
+        // sharer. The rank `from` then ignores the new home's settlements.
         if let Some(entry) = self.directory.get(index) {
             entry.sharers.remove(from);
             entry.stale.remove(from);
@@ -350,7 +350,7 @@ impl Machine {
             }
         }
         actions.extend(open.map(|run| Action::Open { run }));
-        // The room is reserved now, so that no memory is allocated while an access waits for its page.
+        // Memory for the list `dirty` is reserved now. So no memory is allocated while an access waits for its page.
         let room = self.areas.pages_taken() as usize;
         self.dirty.reserve(room.saturating_sub(self.dirty.len()));
     }

@@ -40,7 +40,7 @@ impl Placement {
     }
 
     /// Returns the home of the page with this index in an allocation of `count` pages. `None` if the first access
-    /// decides.
+    /// determines the home.
     #[must_use]
     pub fn home(&self, index: u32, count: u32, ranks: u16) -> Option<Rank> {
         let n = u32::from(ranks);
@@ -68,7 +68,8 @@ impl Placement {
         }
     }
 
-    /// Calls `take` with numbers that describe the placement. By them, ranks can check that their placements are equal.
+    /// Calls `take` with numbers that describe the placement. Ranks compare these numbers to check that their
+    /// placements are equal.
     pub(crate) fn describe(&self, take: &mut impl FnMut(u64)) {
         match self {
             Placement::Block => take(1),

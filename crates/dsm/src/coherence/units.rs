@@ -22,7 +22,7 @@ impl RankSet {
     /// The empty set.
     pub const EMPTY: Self = Self([0; SET_WORDS]);
 
-    /// Adds a rank. Returns whether the rank was not in the set before.
+    /// Adds a rank. Returns true if the rank is new to the set.
     pub fn insert(&mut self, rank: Rank) -> bool {
         let new = !self.contains(rank);
         if let Some(word) = self.0.get_mut(usize::from(rank.0) / 64) {
@@ -103,8 +103,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the pages of the run. The range is empty if its end exceeds 32 bits. This happens only if a peer has
-    /// sent a wrong run.
+    /// Returns the pages of the run. The range is empty if the run's end exceeds 32 bits, which happens only if a peer
+    /// has sent a wrong run.
     pub fn pages(self) -> std::ops::Range<u32> {
         self.first..self.first.checked_add(self.count).unwrap_or(self.first)
     }
@@ -118,7 +118,7 @@ pub(crate) struct PageSet {
 }
 
 impl PageSet {
-    /// Adds a page. Returns whether the page was not in the set before.
+    /// Adds a page. Returns true if the page is new to the set.
     pub(crate) fn insert(&mut self, page: u32) -> bool {
         let (at, bit) = (page as usize / 64, 1 << (page % 64));
         if at >= self.bits.len() {

@@ -3,8 +3,8 @@
 //! If a home repeatedly writes a page that other ranks read, each round costs a trap and a change of protection. A
 //! *watched* page stays writable instead. Its home keeps a twin of the page, with the bytes that the readers have or
 //! will receive. Before each flush, the page is compared with its twin ([`Event::Wrote`](super::Event::Wrote)), which
-//! costs a fraction of a trap. A write after the comparison is found before the next flush. It is found even if a
-//! reader has requested the page in between, because the reader received the twin.
+//! costs a fraction of a trap. A write after the comparison is found before the next flush. This holds even if a reader
+//! requests the page after that write, because the reader receives the twin.
 //!
 //! A page that another rank also writes is not watched, because the twin would lack that rank's diffs. After some
 //! flushes without a write, a page is write-protected and compared once more. Then the watch ends, and writes to the
@@ -30,7 +30,7 @@ impl Machine {
 
     /// Checks whether [`Action::SendPage`] must put the bytes of a home page into the message, even if readers could
     /// read the home's memory. A watched page needs this, because its readers receive the twin. A page that will soon
-    /// be watched needs it too, because a late reader would read words that are not in the twin.
+    /// be watched needs it too. Otherwise a late reader could read words from the page that are not in its new twin.
     #[must_use]
     pub fn is_carried(&self, page: u32) -> bool {
         let entry = self.pages.get(page as usize).and_then(|local| self.directory.look(local.entry));
@@ -66,8 +66,8 @@ impl Machine {
         }
     }
 
-    /// Decides at a flush whether a shared page that this rank has written stays writable. It does if the page is
-    /// watched already, or if its watch begins now.
+    /// Returns whether a shared page that this rank has written stays writable at a flush. It stays writable if the
+    /// page is watched already, or if its watch begins now.
     pub(super) fn watches(&mut self, page: u32, actions: &mut Vec<Action>) -> bool {
         let entry = self.entry(page);
         entry.quiet = 0;
@@ -91,7 +91,7 @@ impl Machine {
             let page = self.watched[at];
             let entry = self.entry(page);
             if entry.is_leaving {
-                // The page was write-protected at the last flush, and the comparison since then has found no write.
+                // The page was write-protected at the last flush. A comparison with its twin since then found no write.
                 self.unwatch(page, actions);
             } else if entry.quiet >= WATCH_QUIET {
                 entry.is_leaving = true;

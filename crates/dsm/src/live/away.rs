@@ -1,10 +1,10 @@
-//! The backing store of a rank. Its calls wait: after a write the page may change, and after a read the page is in
-//! memory.
+//! The backing store of a rank. Its calls block: when a write returns, the page's bytes may change, and when a read
+//! returns, the page is in memory.
 //!
 //! This module only moves bytes. It does not know which pages leave memory, or which pages the store holds. A page on
-//! its way to a memory server waits in a frame, a buffer of one page. A sender reports the end of its write. Until then
-//! the page is read from its frame. A page that was read stays in the store, so that it need not be written again if it
-//! does not change.
+//! its way to a memory server waits in a frame, which is a buffer of one page. The page is read from its frame until a
+//! sender thread reports that its write has ended. A page that was read stays in the store. So the page need not be
+//! written again if it does not change.
 #![allow(unsafe_code, reason = "memory that is only borrowed from the program")]
 
 use std::collections::HashMap;
@@ -31,13 +31,13 @@ const FRAMES: usize = 512;
 const UPKEEP_NS: u64 = 100_000_000;
 /// Number of attempts to receive a page before this rank sleeps.
 const ATTEMPTS: u32 = 50;
-/// Longest single sleep in a wait.
+/// Longest time of one sleep while the rank waits for the store.
 const NAP: Duration = Duration::from_millis(20);
-/// Most pages that one request reads.
+/// Maximum number of pages that one request reads.
 const RUN_MAX: u32 = RANGE_MAX / PAGE as u32;
 
-/// Wait queue that the store notifies when few free slots are left. No thread waits there, because the next write
-/// requests more slots itself.
+/// Wait queue that the store notifies when few free slots are left. No thread waits in this queue, because the next
+/// write requests more slots itself.
 static NOBODY_WAITS: AtomicU32 = AtomicU32::new(0);
 
 /// The reason why a rank has no backing store.
@@ -96,13 +96,13 @@ impl<F: Fn(u32) -> *mut u8> Take for Arriving<F> {
     }
 }
 
-/// Returns a receiver for polls while nothing is being read.
+/// Returns a receiver for polls while no read is in progress.
 fn nothing() -> Arriving<impl Fn(u32) -> *mut u8> {
     Arriving { place: |_| std::ptr::null_mut(), pages_left: 0 }
 }
 
 impl Away {
-    /// Connects a rank to its servers and starts the threads that send. Its region has `pages` pages.
+    /// Connects a rank to its servers and starts the sender threads. The rank's region has `pages` pages.
     pub(super) fn open(target: &Target, pages: u32, rank: Rank, ranks: u16) -> Result<Self, AwayError> {
         let shape =
             Shape { units: pages, unit_bytes: PAGE, slot_bytes: PAGE, small_frames: FRAMES as u32, wide_frames: 0 };
@@ -111,8 +111,8 @@ impl Away {
         let writes = LockCell::new(Vec::with_capacity(FRAMES));
         let ended = Ended { writes, bell: AtomicU32::new(0), is_over: AtomicBool::new(false) };
         let ended: &'static Ended = Box::leak(ended.into());
-        // The senders inherit this mask, so that no signal handler of the program runs in them. Such a handler could
-        // wait for the engine, which waits for the senders.
+        // The sender threads inherit this mask, so that no signal handler of the program runs in them. Such a handler
+        // could wait for the engine while the engine waits for the sender.
         let _mask = SignalMask::block_all();
         for sender in senders {
             std::thread::Builder::new()
@@ -133,7 +133,8 @@ impl Away {
         std::ptr::with_exposed_provenance_mut(self.frames.addr() + index as usize * PAGE)
     }
 
-    /// Writes a run of pages, whose bytes lie one after another at `from`. The bytes may change once this has returned.
+    /// Writes a run of pages, whose bytes lie one after another at `from`. The caller may change the bytes after the
+    /// call.
     ///
     /// # Safety
     /// The run's bytes are mapped at `from`, and nobody writes to them during the call.
@@ -146,7 +147,8 @@ impl Away {
                 frame = self.free.pop();
             }
             if let Some(index) = frame {
-                // SAFETY: `at` is a page at `from`, to which nobody writes, as the caller promises. The frame is free.
+                // SAFETY: `at` is a page at `from`, to which nobody writes, as the caller promises. The frame was free,
+                // so no sender reads it.
                 unsafe { copy::copy(at, self.frame(index), PAGE) };
                 at = self.frame(index).cast_const();
             }
@@ -159,7 +161,7 @@ impl Away {
                 spare: self.frame(0),
             };
             // SAFETY: `at` is a page at `from`, or a frame, which stays unchanged until its write has ended. `to` has
-            // room for a page. If the store writes at once, no frame is in use, so that frame 0 is spare.
+            // room for a page. A store that writes immediately leaves all frames free, so frame 0 can serve as `spare`.
             let saved = unsafe { self.store.write(&write, &mut |to| copy::copy(at, to, PAGE)) }?;
             if let (Saved::Later, Some(frame)) = (saved, frame) {
                 self.leaving.insert(page, frame);
@@ -168,11 +170,11 @@ impl Away {
         Ok(())
     }
 
-    /// Reads pages that the store holds, in ascending order, each to the address that `place` returns for it. Adjacent
-    /// pages have adjacent addresses.
+    /// Reads pages that the store holds, in ascending order, each to the address that `place` returns for the page.
+    /// Adjacent pages must have adjacent addresses.
     ///
     /// # Safety
-    /// A page fits at each address, and no other code accesses it during the call.
+    /// Each address has room for a page, which no other code accesses during the call.
     pub(super) unsafe fn read(
         &mut self,
         pages: &[u32],
@@ -183,7 +185,8 @@ impl Away {
         let mut left = pages;
         while let Some(&first) = left.first() {
             if let Some(&frame) = self.leaving.get(&first) {
-                // SAFETY: the frame holds a page, and the page fits at its address, as the caller promises.
+                // SAFETY: the frame holds the bytes of page `first`. The address from `place` has room for a page, as
+                // the caller promises.
                 unsafe { copy::copy(self.frame(frame), (arriving.place)(first), PAGE) };
                 left = &left[1..];
                 continue;
@@ -205,15 +208,15 @@ impl Away {
         Ok(())
     }
 
-    /// Returns the number of pages, from the first one on, that one request can read. They are adjacent, on one server,
-    /// and in no frame.
+    /// Returns the number of pages at the start of `pages` that one request can read. These pages are adjacent, lie on
+    /// one server, and are in no frame.
     fn reach(&self, pages: &[u32]) -> u32 {
         let is_next = |pair: &&[u32]| pair[0] + 1 == pair[1] && !self.leaving.contains_key(&pair[1]);
         let neighbours = 1 + pages.windows(2).take_while(is_next).count() as u32;
         self.store.reach(PageId(pages[0]), neighbours.min(RUN_MAX))
     }
 
-    /// Receives some of the requested pages, or waits for them for a while.
+    /// Receives some of the requested pages, or returns after a short wait.
     fn receive(&mut self, take: &mut dyn Take) -> Result<(), StoreError<'static>> {
         for wait in [Wait::Spin { iterations: ATTEMPTS }, Wait::Block { timeout: NAP }] {
             self.store.poll(Turn::Receive(wait), take)?;
@@ -227,7 +230,7 @@ impl Away {
 
     /// Discards pages that the store holds.
     pub(super) fn forget(&mut self, run: Run) -> Result<(), StoreError<'static>> {
-        // A discard must not overtake the write of a page.
+        // A discard must not reach the store before the write of the same page has ended.
         self.wait_until(|away| away.leaving.is_empty() || run.pages().all(|page| !away.leaving.contains_key(&page)))?;
         self.store.release(run.first, run.count);
         Ok(())
@@ -256,8 +259,8 @@ impl Away {
         }
     }
 
-    /// Checks the servers from time to time. This finds a server that has ended or is silent, and lets other ranks use
-    /// room that this rank does not need. Returns whether it was time for a check.
+    /// Checks the servers from time to time. A check finds a server that has ended or is silent, and lets other ranks
+    /// use room that this rank does not need. Returns whether it was time for a check.
     pub(super) fn look(&mut self) -> Result<bool, StoreError<'static>> {
         self.look_in_time(&mut nothing())
     }
@@ -272,7 +275,7 @@ impl Away {
         Ok(is_time)
     }
 
-    /// Closes the store: the rank needs neither its pages nor its servers any more.
+    /// Closes the store. From now on, the rank needs neither its evicted pages nor its servers.
     pub(super) fn close(&self) {
         self.ended.is_over.store(true, Ordering::Release);
     }
@@ -309,8 +312,8 @@ mod tests {
 
     const PAGES: u32 = 1500;
 
-    /// Runs a test with servers of its own, one for each size in `memory`. Passes the directory of their Unix sockets
-    /// and their TCP endpoints.
+    /// Starts one memory server for each size in `memory`, and runs a test with these servers. Passes the directory of
+    /// their Unix sockets and their TCP endpoints.
     fn with_servers(memory: &[u64], test: impl FnOnce(&Path, &[ServerSpec])) {
         let dir = tempfile::tempdir().expect("a directory");
         let mut running = Vec::new();
@@ -355,8 +358,8 @@ mod tests {
         }
     }
 
-    /// Writes, reads and discards random runs, and compares them with a model. The bytes in memory are destroyed before
-    /// each read.
+    /// Writes, reads and discards random runs, and compares what was read with a model. The bytes in memory are
+    /// destroyed before each read.
     fn check_against_a_model(away: &mut Away, seed: u64) {
         let pages = Pages::new();
         let mut model: Vec<Option<u8>> = vec![None; PAGES as usize];

@@ -12,9 +12,9 @@ use super::offers::Offers;
 use super::post::Post;
 use super::region::PAGE;
 
-/// Sizes in bytes of the parts of a rank's memfd, in their order. With zero copy the message rings follow the region.
-/// The pin words follow if the rank's memory is limited. Otherwise the status bytes of published pages and the twins
-/// follow.
+/// Sizes in bytes of the parts of a rank's memfd, in the order of the parts. The region comes first. With zero copy,
+/// the message rings follow. If the rank's memory is limited, the pin words follow. If it is not, the status bytes of
+/// published pages and the twins follow, but only with zero copy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Behind {
     region: u64,
@@ -39,7 +39,7 @@ impl Behind {
         }
     }
 
-    /// Returns the bytes of all parts behind the region.
+    /// Returns the total size in bytes of all parts behind the region.
     pub(super) fn bytes(self) -> u64 {
         self.post + self.gates + self.offers + self.twins
     }
@@ -49,7 +49,7 @@ impl Behind {
         self.region + self.post
     }
 
-    /// Returns the offset of the twins. `None` if peers may not read them.
+    /// Returns the offset of the twins. `None` if peers cannot read the twins.
     pub(super) fn twins_at(self) -> Option<u64> {
         (self.twins > 0).then_some(self.gates_at() + self.gates + self.offers)
     }
@@ -74,12 +74,13 @@ pub(super) fn pages_of(job: &Job) -> u32 {
 pub(super) struct Reach {
     region: Mapping,
     post: Post,
-    /// The rank's pin words. `None` if its memory is unlimited, so that all its pages are always in memory.
+    /// The rank's pin words. `None` if the rank's memory is unlimited. All its pages are then always in memory.
     gates: Option<Gates>,
     shelf: Option<Shelf>,
 }
 
-/// The published pages of another rank, and the twins, which are published instead of some pages.
+/// The status of another rank's published pages, and that rank's twins. For a watched page, the twin is published
+/// instead of the page.
 pub(super) struct Shelf {
     pub(super) offers: Offers,
     pub(super) twins: Mapping,
@@ -93,7 +94,7 @@ pub(super) fn peer_memory(join: &Join, job: &Job) -> Result<Reach, String> {
         format!("cannot reach the memory of rank {} by {path}: {error}; {advice}", join.rank)
     };
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| failed(&error))?;
-    // An access beyond the end of a shorter memfd would kill this process.
+    // The memfd must have the expected length. An access beyond the end of a shorter memfd would kill this process.
     let (bytes, behind, pages) = (job.region_bytes, Behind::of(job), pages_of(job));
     if file.metadata().map_err(|error| failed(&error))?.len() != bytes + behind.bytes() {
         return Err(failed(&"it has another size"));
@@ -112,7 +113,7 @@ pub(super) fn peer_memory(join: &Join, job: &Job) -> Result<Reach, String> {
 }
 
 impl Reach {
-    /// Separates the message rings, which the link uses, from the rest.
+    /// Separates the message rings, which the link uses, from the other mappings.
     pub(super) fn split(self) -> (Post, Pages) {
         let Self { region, post, gates, shelf } = self;
         (post, Pages { region, gates, shelf })

@@ -1,5 +1,5 @@
 //! The engine of a rank. It turns messages and traps into events of the coherence machine, and carries out the
-//! machine's actions (`act`).
+//! machine's actions (module `act`).
 
 mod act;
 
@@ -25,7 +25,7 @@ use crate::coherence::{Action, Event, Machine, Message, Misuse, Outcome, Rank, S
 use crate::diff::Differ;
 use crate::limits::FETCH_AHEAD;
 
-/// Most traps whose wait is timed at once. Further traps are answered without being timed.
+/// Maximum number of traps whose wait is timed at the same time. Further traps are answered without being timed.
 const TIMED_MAX: usize = 64;
 
 /// The connection to another rank, and that rank's mapped memory if messages do not carry pages.
@@ -34,12 +34,12 @@ pub(super) struct Peer {
     memory: Option<Mapping>,
     gates: Option<Gates>,
     shelf: Option<Shelf>,
-    /// Whether the events also report room to send.
+    /// Whether `Events` also reports when the link has room to send.
     wants_room: bool,
 }
 
 impl Peer {
-    /// Makes a peer. `memory` is the mapped memory of a rank on this host. It is `None` if the peer is reached by its
+    /// Makes a peer. `memory` is the mapped memory of a rank on this host. `None` means that the peer is reached by its
     /// link alone.
     pub(super) fn new(link: Link, memory: Option<Pages>) -> Self {
         let (memory, gates, shelf) = match memory {
@@ -60,26 +60,28 @@ fn gates_of(peers: &[Option<Peer>], rank: Rank) -> Option<&Gates> {
     peers.get(usize::from(rank.0))?.as_ref()?.gates.as_ref()
 }
 
-/// The message that is being carried out: its sender, its pages, and their bytes.
+/// The message that is being processed: its sender, its pages, and their bytes.
 #[derive(Clone, Copy)]
 struct Source<'a> {
     from: Rank,
     pages: &'a [u32],
     bodies: &'a [&'a [u8]],
-    /// Whether bytes that the message lacks are in their pages already.
+    /// Whether a page without a body already has the right bytes.
     is_in_place: bool,
 }
 
 const NOWHERE: Source<'static> = Source { from: Rank(0), pages: &[], bodies: &[], is_in_place: false };
 
-/// Number of checks of this rank's message rings before it asks the kernel for events. It is 1 if some rank has no CPU
-/// of its own.
+/// Number of times that this rank checks its message rings before it asks the kernel for events. If some rank has no
+/// CPU of its own, one check is made instead.
 const LOOKS: u32 = 50;
-/// Most checks in a row that find messages in the rings. Then the kernel is asked for events too.
+/// Maximum number of consecutive checks that find messages in the rings. After these checks, the kernel is asked for
+/// events too.
 const TAKES_MAX: u32 = 8;
-/// Most pages whose diffs are sent home early at one time.
+/// Maximum number of pages whose diffs are sent home early at one time.
 const SHED_MAX: usize = 64;
-/// Most pages that this rank reads without a request for one event. The list `reads` has room for so many.
+/// Maximum number of pages that this rank reads without a request during one event. The list `reads` has room for this
+/// many.
 const READS_MAX: usize = FETCH_AHEAD as usize + 1;
 
 pub(super) struct Engine {
@@ -87,7 +89,7 @@ pub(super) struct Engine {
     /// The message rings into which ranks of this host write. `None` without zero copy.
     post: Option<Arc<Post>>,
     looks: u32,
-    /// Checks of the rings that found messages since the kernel was last asked for events.
+    /// Number of checks of the rings that found messages since the kernel was last asked for events.
     takes: u32,
     region: Region,
     peers: Vec<Option<Peer>>,
@@ -102,17 +104,17 @@ pub(super) struct Engine {
     actions: Vec<Action>,
     /// A list that [`Self::find_written`] and [`Self::shed_twins`] reuse.
     written: Vec<u32>,
-    /// A buffer for the next frame.
+    /// An empty buffer that the next frame uses.
     spare: Vec<u8>,
     outcome: Option<Outcome>,
     /// Pages being fetched, each with the time of its trap.
     timed: Vec<(u32, Instant)>,
     lost: Option<(Rank, Instant)>,
-    /// Whether the program is in a call, no matter which thread answers messages meanwhile.
+    /// Whether the program is in a call, no matter which thread answers messages during the call.
     is_in_call: bool,
-    /// Whether the last call has begun. From then on, ranks other than rank 0 may end.
+    /// Whether the shutdown call has begun. From then on, ranks other than rank 0 may end.
     is_ending: bool,
-    /// Whether the last call is over. From then on, every rank may end.
+    /// Whether the shutdown call is over. From then on, every rank may end.
     is_over: bool,
     /// Whether frames carry checksums. Frames that stay on one host need none.
     is_guarded: bool,
@@ -186,15 +188,15 @@ impl Engine {
         Counts { machine: *self.machine.counters(), moved, ..self.counts }
     }
 
-    /// Tells the machine which watched pages were written without traps. Precedes a call that publishes this rank's
-    /// writes.
+    /// Tells the machine which watched pages were written without traps. Must be called before a call that publishes
+    /// this rank's writes.
     fn find_written(&mut self) {
         let mut written = std::mem::take(&mut self.written);
         written.clear();
         let (machine, region) = (&self.machine, &self.region);
         written.extend(machine.watched().iter().copied().filter(|&page| region.renew_twin(page)));
         if !written.is_empty() {
-            // Ignored: the only error is a misuse by the program, and the program does not make this event.
+            // Ignored: this event fails only after the shutdown, and then it has no effect.
             let _ = self.step(Event::Wrote { pages: &written }, NOWHERE);
         }
         self.written = written;
@@ -205,8 +207,8 @@ impl Engine {
         self.is_ending |= matches!(event, Event::Shutdown);
         let tells = matches!(event, Event::Barrier | Event::Release { .. });
         if tells {
-            // Peers must not read the watched pages until all of them are protected. This rank could still write to
-            // them unnoticed.
+            // From here to `end_flush`, peers discard what they read of this rank's pages. So a peer whose read is
+            // valid has already sent the message that `hear_readers` processes.
             self.offers.iter().for_each(Offers::begin_flush);
             self.find_written();
             self.hear_readers(None, events);
@@ -220,8 +222,8 @@ impl Engine {
         begun
     }
 
-    /// Takes in the messages in the message rings, except those of the rank `but`. Some of them report reads of this
-    /// rank's pages. This must precede any publication of this rank's writes.
+    /// Processes the messages in the message rings, except those of the rank `but`. Some of them report reads of this
+    /// rank's pages. Must be called before this rank publishes its writes.
     fn hear_readers(&mut self, but: Option<Rank>, events: &Events) {
         if self.offers.is_none() {
             return;
@@ -237,7 +239,7 @@ impl Engine {
     fn step(&mut self, event: Event<'_>, source: Source<'_>) -> Result<(), Misuse> {
         let stepped = self.step_once(event, source);
         while let Some((page, is_here)) = self.reads.pop() {
-            // Ignored: the only error is a misuse by the program, and the program does not make this event.
+            // Ignored: this event fails only after the shutdown, and then it has no effect.
             let _ = self.step_once(Event::Read { page, is_here }, Source { is_in_place: true, ..NOWHERE });
         }
         stepped
@@ -258,8 +260,8 @@ impl Engine {
     /// Answers all messages and traps that are ready within `timeout_us` microseconds. Returns whether there were any.
     pub(super) fn pump(&mut self, events: &Events, timeout_us: u64) -> bool {
         let mut any = self.take_post(events);
-        // After `TAKES_MAX` checks the kernel is asked too. So traps and closed links are noticed even if messages
-        // never stop.
+        // After `TAKES_MAX` such checks, the kernel is asked for events too. So traps and closed links are noticed even
+        // if messages never stop.
         self.takes = if any { self.takes + 1 } else { 0 };
         if any && self.takes < TAKES_MAX {
             self.make_room();
@@ -291,7 +293,7 @@ impl Engine {
         any
     }
 
-    /// Answers the messages in the message rings. Returns whether there was any.
+    /// Answers the messages in the message rings. Returns whether there was a message.
     fn take_post(&mut self, events: &Events) -> bool {
         if self.post.is_none() {
             return false;
@@ -312,14 +314,14 @@ impl Engine {
         false
     }
 
-    /// Returns the reason why this rank stops checking its message rings. A rank in a call sleeps, even if its thread
-    /// has left the call to run a signal handler.
+    /// Returns the reason why this rank stops checking its message rings. A rank in a call counts as sleeping, even if
+    /// its thread has left the call to run a signal handler.
     pub(super) fn rest(&self) -> Rest {
         if self.is_in_call { Rest::Sleeps } else { Rest::Computes }
     }
 
-    /// Makes writers notify this rank from now on. Called before the checking thread sleeps or leaves. Returns false if
-    /// a message is in the rings already.
+    /// Makes other ranks notify this rank of messages from now on. Must be called before the thread that checks the
+    /// rings sleeps or stops checking. If the rings already hold a message, reverts this and returns false.
     pub(super) fn lie_down(&self, rest: Rest) -> bool {
         let Some(post) = &self.post else { return true };
         post.lie_down(rest);
@@ -385,7 +387,7 @@ impl Engine {
             limit.see_off(&mut self.region, is_used).and_then(|()| limit.make_spare_room(&mut self.region, may_drop));
         self.must(made);
         while let Some(page) = self.limit.as_mut().and_then(|limit| limit.dropping.pop()) {
-            // Ignored: the only error is a misuse by the program, and the program does not make this event.
+            // Ignored: this event fails only after the shutdown, and then it has no effect.
             let _ = self.step(Event::Drop { page }, NOWHERE);
             let is_out = self.machine.state(page) == State::Invalid;
             let told = self.limit.as_mut().map_or(Ok(()), |limit| limit.dropped(&mut self.region, page, is_out));
@@ -404,7 +406,7 @@ impl Engine {
         let is_copy = |&page: &u32| self.machine.state(page) == State::Dirty;
         written.extend(self.machine.dirty().iter().copied().filter(is_copy).take(SHED_MAX));
         if !written.is_empty() {
-            // Ignored: the only error is a misuse by the program, and the program does not make this event.
+            // Ignored: this event fails only after the shutdown, and then it has no effect.
             let _ = self.step(Event::Shed { pages: &written }, NOWHERE);
         }
         self.written = written;
@@ -415,14 +417,14 @@ impl Engine {
         self.must(looked);
     }
 
-    /// Ends this rank when an operation that it relies on has failed.
+    /// Ends this rank with a message if an operation on its memory or its servers has failed.
     fn must(&mut self, done: Result<(), Trouble>) {
         if let Err(trouble) = done {
             die(trouble.exit_code(), &format!("rank {}: {trouble}", self.rank))
         }
     }
 
-    /// Takes the messages of a rank. `told` says that its socket is readable.
+    /// Processes the messages of the rank `from`. `told` says that the link's socket is readable.
     fn take_messages(&mut self, from: Rank, told: bool, events: &Events) {
         let Some(Some(peer)) = self.peers.get_mut(usize::from(from.0)) else { return };
         let since = Instant::now();
@@ -437,8 +439,9 @@ impl Engine {
                         Ok(arrived) => {
                             brought_updates |= matches!(arrived.message, Message::Updates { .. });
                             if from == Rank(0) && matches!(arrived.message, Message::Go { .. }) {
-                                // `Go` lets this rank flush, or free pages. Messages about reads of its pages must be
-                                // taken in before. The rings of `from` are skipped, because its inbox is in use here.
+                                // After `Go`, this rank may flush or free pages. So it first processes messages about
+                                // reads of its pages. The ring of `from` is skipped, because the inbox of `from` is in
+                                // use here.
                                 self.hear_readers(Some(from), events);
                             }
                             self.receive(from, arrived, payload);
@@ -471,9 +474,9 @@ impl Engine {
         }
     }
 
-    /// Returns whether a rank whose link has closed may have ended normally. In the last call, rank 0 informs the other
-    /// ranks and ends. Each other rank ends when rank 0 has informed it. So rank 0 never ends before this rank is
-    /// informed, and no rank ends before rank 0 has informed it.
+    /// Returns whether a rank whose link has closed may have ended normally. In the shutdown call, rank 0 informs all
+    /// other ranks and then ends. Each other rank ends as soon as rank 0 has informed it. So rank 0 cannot end before
+    /// it has informed this rank. Any other rank may end before this rank is informed.
     fn may_go(&self, from: Rank) -> bool {
         self.is_over || self.is_ending && from != Rank(0) && self.rank != Rank(0)
     }
@@ -490,7 +493,7 @@ impl Engine {
             Message::PageReply { page } if bodies.is_empty() => Some(page),
             _ => None,
         };
-        // Ignored: the only error is a misuse by this rank's program, and the program does not make this event.
+        // Ignored: a received message never fails here. The machine reports a wrong message by `Action::Fail`.
         let _ = self.step(
             Event::Received { from, message: arrived.message },
             Source { from, pages: &pages, bodies: &bodies, is_in_place },
@@ -501,20 +504,20 @@ impl Engine {
         }
     }
 
-    /// Sends queued frames as far as there is room. Lets the events report room on exactly the links with queued
-    /// frames.
+    /// Sends queued frames as far as the links have room. A link whose socket reports room is watched for room exactly
+    /// while it has queued frames.
     fn watch_room(&mut self, events: &Events) {
         for (rank, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
             if peer.link.is_behind() {
-                // Ignored: the next read of the link notices that it is closed. Frames without room stay queued.
+                // Ignored: if the link is closed, its next read notices that. Frames without room stay queued.
                 let _ = peer.link.flush();
             }
             let wants = peer.link.is_behind() && peer.link.is_told_of_room();
             if wants != peer.wants_room {
                 peer.wants_room = wants;
                 match events.want_room(peer.link.as_fd(), rank as u64, wants) {
-                    // A closed link is no longer watched, so nothing has to be set.
+                    // The link has closed and been removed from `events`, so nothing has to be set.
                     Ok(()) | Err(Errno::NOENT) => {}
                     other => must("wait for room on a link", other),
                 }
@@ -532,7 +535,7 @@ impl Engine {
         }
     }
 
-    /// Ends sharing: removes the shared memory and the links.
+    /// Unmaps the shared memory and closes the backing store and the links.
     pub(super) fn take_away_everything(&mut self) {
         let closed = self.region.close();
         self.must(closed.map_err(Trouble::from));

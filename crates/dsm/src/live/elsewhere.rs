@@ -1,4 +1,5 @@
-//! The backing store of a rank whose memory is limited. The variables that name it are those of `hanare run`.
+//! The backing store of a rank whose memory is limited. It is named by the same environment variables as for `hanare
+//! run`.
 
 use std::path::PathBuf;
 
@@ -7,7 +8,7 @@ use hanare_store::Target;
 
 use super::job::{JobError, number};
 
-/// Most memory servers of one rank.
+/// Maximum number of memory servers of one rank.
 const SERVERS_MAX: usize = 254;
 
 /// Reads the backing store from `HANARE_SERVERS` (`HOST:PORT[=SIZE],…`), `HANARE_KEY_FILE`, `HANARE_TIMEOUT` and

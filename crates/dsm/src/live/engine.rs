@@ -27,16 +27,17 @@ use crate::coherence::{Config, Counters, Event, Machine, Misuse, Outcome};
 
 /// How long ranks wait for each other at the start.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest time that the engine's thread polls for the answer to a trap before it sleeps. It does not poll if some rank
-/// has no CPU of its own.
+/// Longest time that the engine's thread polls for the answer to a trap before it sleeps. The thread does not poll if
+/// some rank has no CPU of its own.
 const SPIN: Duration = Duration::from_micros(200);
-/// Longest time that a thread polls in a call before it sleeps. It does not poll if some rank has no CPU of its own.
-/// The time is below the millisecond that a rank may spin. Waking a sleeping rank takes the waker some ten
-/// microseconds.
+/// Longest time that a thread polls in a call before it sleeps. The thread does not poll if some rank has no CPU of its
+/// own. Polling avoids sleeps, because it takes another rank some ten microseconds to wake a sleeping rank. The time
+/// stays below one millisecond.
 const SPIN_IN_CALL: Duration = Duration::from_micros(800);
 /// Time between two checks for waiting signals while a thread polls in a call.
 const LOOK_FOR_SIGNALS: Duration = Duration::from_millis(1);
-/// Most times that a thread answers arriving messages before it leaves a call. Later messages wait at most `NAP_US`.
+/// Maximum number of times that a thread answers arriving messages before it leaves a call. Later messages wait at most
+/// `NAP_US`.
 const LEAVE_MAX: u32 = 1000;
 /// Longest sleep in microseconds. It bounds every wait for which no notification arrives.
 const NAP_US: u64 = 100_000;
@@ -54,7 +55,7 @@ pub struct Counts {
     pub barrier_ns: u64,
     /// Time for sending updates and applying received ones, in memory barriers.
     pub update_ns: u64,
-    /// Time for answering traps, with the wait for their pages.
+    /// Time for answering traps, including the wait for their pages.
     pub fault_ns: u64,
     /// Time from a trap to the arrival of its page, for the traps that had to wait.
     pub share_ns: u64,
@@ -66,8 +67,8 @@ pub struct Counts {
     pub moved: Moved,
 }
 
-/// Makes the pager and opens the backing store of a rank whose memory is limited. `None` if it is unlimited. The rank's
-/// pin words lie at the offset `gates_at` of its memfd.
+/// Makes the pager and opens the backing store of a rank whose memory is limited. Returns `None` if the memory is
+/// unlimited. The rank's pin words lie at the offset `gates_at` of its memfd.
 fn open_limit(job: &Job, region: &Region, gates_at: u64) -> Result<Option<Limit>, String> {
     let Some(bytes) = job.local_bytes else { return Ok(None) };
     let pages = pages_of(job);
@@ -83,7 +84,7 @@ fn open_limit(job: &Job, region: &Region, gates_at: u64) -> Result<Option<Limit>
         .map_err(|error| format!("the pager refuses this region ({error:?}); give a smaller HANARE_SHARED_BYTES"))
 }
 
-/// The reason why a rank cannot share memory, in one line, with the exit code for it.
+/// The reason why a rank cannot share memory, as one line of text, and the exit code for this error.
 #[derive(Debug)]
 pub struct StartError {
     /// The exit code.
@@ -124,7 +125,8 @@ pub struct Live {
 }
 
 impl Live {
-    /// Meets the other ranks and starts the engine's thread, which answers them. The rank lives as long as the process.
+    /// Connects to the other ranks and starts the engine's thread, which answers their messages. The returned value is
+    /// never freed.
     ///
     /// # Errors
     /// The ranks do not meet, or this machine lacks a resource ([`StartError`]).
@@ -183,13 +185,13 @@ impl Live {
         }));
         let thread = std::thread::Builder::new().name("hanare-shared".to_owned());
         {
-            // The engine's thread inherits this mask, so no signal handler of the program runs in it. Nobody would
-            // answer the traps of such a handler.
+            // The engine's thread inherits this mask, so no signal handler of the program runs in it. If such a handler
+            // accessed shared memory, no thread would answer its trap.
             let _mask = SignalMask::block_all();
             thread.spawn(|| live.serve()).map_err(|error| failed(&error))?;
         }
-        // Ignored: without this, the program's thread may interrupt the engine's thread that has just answered its
-        // trap. Other ranks then wait while the program computes.
+        // Ignored: a failure only costs time. The program's thread may then preempt the engine's thread, and other
+        // ranks wait while the program computes.
         let _ = thread::set_patient();
         Ok(live)
     }
@@ -216,12 +218,12 @@ impl Live {
 
     /// Makes a call and waits for its end. Answers traps and other ranks meanwhile.
     ///
-    /// Signals are blocked while this thread holds the engine. A handler that accessed shared memory would wait for the
-    /// thread that it interrupted. If a signal arrives, this thread soon releases the engine for a moment, so that it
-    /// is delivered.
+    /// Signals are blocked while this thread holds the engine. Otherwise a handler that accessed shared memory would
+    /// wait for the thread that it interrupted. If a signal arrives, this thread soon releases the engine for a moment,
+    /// so that the signal is delivered.
     ///
     /// # Errors
-    /// The program misuses the call.
+    /// Returns an error if the program must not make this call now.
     pub fn call(&self, event: Event<'_>) -> Result<Outcome, Misuse> {
         let is_barrier = matches!(event, Event::Barrier);
         let since = Instant::now();
@@ -282,7 +284,7 @@ impl Live {
     }
 
     /// Makes other ranks wake the engine's thread for urgent messages from now on. Answers the messages that are
-    /// already there, because nobody is notified of them.
+    /// already there, because no notification follows for them.
     fn leave(&self, engine: &mut Engine) {
         for _ in 0..LEAVE_MAX {
             if engine.lie_down(engine.rest()) {
@@ -298,7 +300,7 @@ impl Live {
         self.hold().engine.counts()
     }
 
-    /// Sends the queued frames, ends the engine's thread, and unmaps the shared memory. Called after the last call.
+    /// Sends the queued frames, ends the engine's thread, and unmaps the shared memory. Called after the shutdown call.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::Release);
         let mut held = self.hold();
@@ -308,7 +310,7 @@ impl Live {
 
     /// Runs the engine's thread until [`Self::end`].
     fn serve(&self) {
-        // Ignored: without this, other ranks wait longer while the program of this rank computes.
+        // Ignored: after a failure, other ranks only wait longer while the program of this rank computes.
         let _ = thread::set_prompt();
         while !self.is_over.load(Ordering::Acquire) {
             if let Some(mut engine) = self.engine.try_lock() {

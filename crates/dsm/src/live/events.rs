@@ -1,9 +1,10 @@
 //! Waits for links and traps, in one of two threads: the engine's own thread, or a thread of the program in a call.
 //!
-//! The inner epoll set holds the links and the trap descriptor. The outer set holds the inner one, and the engine's
-//! thread sleeps on it. A thread of the program that enters a call makes the outer set ignore the inner one, by one
-//! system call. At the end of the call it reverts that. So events that the program's thread answers do not wake the
-//! engine's thread. Neither system call allocates memory, so neither can fail for lack of it.
+//! The inner epoll set holds the links and the trap descriptor. The outer set holds the inner set, and the engine's
+//! thread sleeps on the outer set. When a thread of the program enters a call, one system call makes the outer set
+//! ignore the inner set. At the end of the call, another system call reverts this. So events that the program's thread
+//! answers do not wake the engine's thread. Neither system call allocates memory, so neither can fail for lack of
+//! memory.
 //!
 //! A thread in a call blocks signals. The descriptor on which it sleeps reports blocked signals too.
 
@@ -55,7 +56,7 @@ impl Events {
 
     pub(super) fn remove(&self, fd: BorrowedFd<'_>) {
         match epoll::delete(&self.inner, fd) {
-            // A link that is gone already needs no change.
+            // A link that has already been removed needs no change.
             Ok(()) | Err(Errno::NOENT) => {}
             other => must("leave a link alone that has ended", other),
         }
@@ -73,8 +74,8 @@ impl Events {
         (ready, count)
     }
 
-    /// Waits for at most `timeout_us` microseconds. Returns the descriptors that are ready. A signal that was blocked
-    /// since [`Self::watch`] ends the wait.
+    /// Waits for at most `timeout_us` microseconds. Returns the descriptors that are ready. A signal that the thread
+    /// has passed to [`Self::watch`] also ends the wait.
     pub(super) fn wait(&self, timeout_us: u64) -> Ready {
         let mut fds = [PollFd::new(&self.inner, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
         match poll(&mut fds, Some(&nanoseconds(timeout_us))) {
@@ -92,7 +93,7 @@ impl Events {
     }
 
     /// Sleeps until a descriptor is ready, for at most `timeout_us` microseconds. Only the engine's thread calls this.
-    /// Events that a thread of the program answers do not wake it.
+    /// Events that a thread of the program answers do not wake the engine's thread.
     pub(super) fn sleep(&self, timeout_us: u64) {
         let mut events = [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 1];
         match epoll::wait(self.outer.as_fd(), &mut events[..], Some(&nanoseconds(timeout_us))) {

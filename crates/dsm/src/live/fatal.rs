@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-/// Exit code if shared memory could not be started, or a call was wrong.
+/// Exit code if shared memory could not be started, or if the program misused a call.
 pub const EXIT_OWN: i32 = 125;
 /// Exit code if another rank was lost, or the ranks cannot continue together.
 pub const EXIT_LOST: i32 = 122;
@@ -15,7 +15,7 @@ pub(super) fn must<T>(what: &str, done: Result<T, impl Into<std::io::Error>>) ->
     })
 }
 
-/// Prints the reason on stderr and ends the process at once, without running any code of the program.
+/// Prints the reason on stderr and ends the process immediately, without running any code of the program.
 #[allow(unsafe_code, reason = "ends the process without the program's exit handlers")]
 pub fn die(code: i32, why: &str) -> ! {
     say(why);

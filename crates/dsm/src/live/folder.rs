@@ -55,7 +55,7 @@ impl Folder {
         let failed = |source| FolderError::Make { path: path.to_owned(), source };
         match std::fs::DirBuilder::new().mode(MODE).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-            // Another rank or another user made the folder. The code below checks its owner.
+            // The folder exists already: another rank or another user made it. The code below checks its owner.
             _ => {}
         }
         let refused = |what: String| Err(FolderError::Unsafe { path: path.to_owned(), what });
@@ -84,8 +84,8 @@ impl Folder {
         PathBuf::from(format!("/proc/self/fd/{}/{}", self.dir.as_raw_fd(), rank.0))
     }
 
-    /// Connects to a rank without waiting. Fails if that rank's queue of connections is full, or if it is another
-    /// user's.
+    /// Connects to a rank without waiting. Fails if that rank's queue of connections is full, or if the socket belongs
+    /// to another user.
     pub(super) fn connect(&self, rank: Rank) -> io::Result<OwnedFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -25,7 +25,7 @@ pub(super) struct Gates {
 }
 
 impl Gates {
-    /// Returns the bytes that the pin words of `pages` pages take.
+    /// Returns the size in bytes of the pin words of `pages` pages.
     pub(super) fn len_for(pages: u32) -> u64 {
         (u64::from(pages) * 4).next_multiple_of(4096)
     }
@@ -35,7 +35,7 @@ impl Gates {
         Ok(Self::over(Words::map(memory, offset, Self::len_for(pages) as usize)?))
     }
 
-    /// Makes pin words of this memory.
+    /// Uses `words` as the pin words of a rank.
     pub(super) fn over(words: Words) -> Self {
         Self { words }
     }
@@ -76,23 +76,25 @@ impl Gates {
         None
     }
 
-    /// Notes that this rank no longer serves the page. Pins stay until their peers release them.
+    /// Notes that this rank no longer serves the page, so that peers cannot pin it. Existing pins stay until their
+    /// peers release them.
     pub(super) fn retire(&self, page: u32) {
         self.word(page).fetch_and(!(IN | WRITTEN), Ordering::AcqRel);
     }
 
-    /// Pins a page of this rank that is in memory, on behalf of a peer. The message that tells the peer follows.
+    /// Pins a page of this rank that is in memory, on behalf of a peer. The caller then tells the peer by a message to
+    /// read the page.
     pub(super) fn pin_for_peer(&self, page: u32) {
         self.word(page).fetch_add(PIN, Ordering::AcqRel);
     }
 
     // ---- a peer -----------------------------------------------------------------------------------------------------
 
-    /// Pins a page for writing, if it is in memory. Returns whether it did.
+    /// Pins a page for writing, if the page is in memory. Returns whether the page was pinned.
     pub(super) fn pin_to_write(&self, page: u32) -> bool {
         let word = self.word(page);
         let mut now = word.load(Ordering::Relaxed);
-        // The bound `u32::MAX - PIN` keeps a corrupt word of a peer from overflowing.
+        // The bound `u32::MAX - PIN` prevents an overflow if another rank has damaged the word.
         while now & IN != 0 && now < u32::MAX - PIN {
             match word.compare_exchange_weak(now, (now + PIN) | WRITTEN, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return true,

@@ -10,11 +10,11 @@ use super::elsewhere;
 use crate::coherence::{Protocol, Rank};
 use crate::limits::RANKS_MAX;
 
-/// Bytes of the shared region by default.
+/// Default size of the shared region in bytes.
 const REGION_BYTES: u64 = 64 << 30;
 
-/// Default replacement policy. In a loop over more pages than fit, it keeps a part of the pages until they are used
-/// again.
+/// Default replacement policy. In a loop over more pages than fit into memory, this policy keeps a part of the pages
+/// until they are used again.
 const POLICY: &str = "lirs";
 const POLICIES_WANTED: &str = "a replacement policy ('hanare run --policy help' lists them)";
 const PREFETCHERS_WANTED: &str = "a prefetcher ('hanare run --prefetch help' lists them)";
@@ -29,7 +29,7 @@ const PORTS: u32 = 10_000;
 pub enum Transfer {
     /// In messages: copied into a send buffer and out of a receive buffer.
     Message,
-    /// Ranks read and write each other's pages themselves.
+    /// Without messages: ranks read and write each other's memory directly.
     ZeroCopy,
 }
 
@@ -59,16 +59,16 @@ pub struct Job {
     pub launcher: Option<i32>,
     /// The protocol for stale copies.
     pub protocol: Protocol,
-    /// Whether homes move to the main writer.
+    /// Whether a page's home moves to the page's main writer.
     pub migrate: bool,
     /// How pages travel.
     pub transfer: Transfer,
     /// Whether each rank is bound to its share of the CPUs. This needs at least one CPU for each rank.
     pub bind: bool,
-    /// Bytes of the region, a multiple of the page size.
+    /// Size of the region in bytes, a multiple of the page size.
     pub region_bytes: u64,
-    /// Most bytes of shared pages that a rank keeps. Beyond that it drops copies and evicts home pages. `None` is no
-    /// limit.
+    /// Maximum number of bytes of shared pages that a rank keeps in memory. Beyond this number, the rank drops copies
+    /// and evicts home pages. `None` means no limit.
     pub local_bytes: Option<u64>,
     /// The backing store of evicted pages.
     pub elsewhere: Target,

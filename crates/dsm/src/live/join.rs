@@ -8,7 +8,7 @@ use crate::coherence::{Protocol, Rank};
 /// Frame code of the message by which ranks introduce themselves.
 const JOIN: u32 = 32;
 const JOIN_BYTES: usize = 40;
-/// Bytes of an introduction, with its header.
+/// Size in bytes of an introduction, including its header.
 pub(super) const HELLO_BYTES: usize = HEADER_BYTES + JOIN_BYTES;
 
 /// The introduction of a rank.
@@ -81,8 +81,8 @@ impl Join {
         })
     }
 
-    /// Returns the name of a setting that differs from the other rank's although both must be equal. `None` if all
-    /// agree.
+    /// Returns the name of a setting in which `self` and `other` differ although they must agree. `None` if there is no
+    /// such setting.
     pub(super) fn difference(&self, other: &Self) -> Option<&'static str> {
         [
             (self.job != other.job, "the job"),

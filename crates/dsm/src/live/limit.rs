@@ -1,17 +1,17 @@
-//! A rank with limited memory: carries out on the region what the pager decides about shared pages.
+//! Limits the memory of a rank: carries out the pager's decisions about shared pages on the region.
 //!
-//! The pager ([`Pager`]) decides which pages leave memory, which are fetched ahead, and how many stay. A page is
-//! resident to the pager while it has memory. Coherence alone decides what the program may access. Pages come in two
-//! kinds, which rank before the policy ([`ByKind`], SSS-CORE's method 3). Copies exist at their homes too, so they are
-//! just dropped. Home pages are sole or master copies. They are written to the backing store, unless it holds the same
-//! bytes. They come back when any rank needs them. Twins are no part of the pager's budget.
+//! The pager ([`Pager`]) decides which pages leave memory, which are fetched ahead, and how many stay. To the pager, a
+//! page is resident while it has memory. Coherence alone decides what the program may access. Pages have two kinds, and
+//! the kind counts before the replacement policy ([`ByKind`], SSS-CORE's method 3). Copies exist at their homes too, so
+//! they are just dropped. Home pages are sole or master copies. They are written to the backing store unless it holds
+//! the same bytes, and fetched again when any rank needs them. Twins are no part of the pager's budget.
 //!
 //! Some pages must stay: pages with a twin, pages that a peer has pinned ([`Gates`]), pages that one action needs
-//! together, and the pages that arrived or were accessed last. The pager does not learn of writes, so it assumes one to
-//! each home page. The page's pin word says at its eviction whether there was one.
+//! together, and the pages that arrived or were accessed last. The pager does not learn of writes, so it assumes that
+//! each home page was written. When the page is evicted, its pin word says whether it really was written.
 //!
-//! A drop of a copy is an event of the coherence machine, so copies are dropped only between its events. Therefore
-//! memory is brought below the limit before pages come in. Only pages that must stay may exceed the limit.
+//! A drop of a copy is an event of the coherence machine, so copies are dropped only between the machine's events.
+//! Therefore memory is brought below the limit before pages come in. Only pages that must stay may exceed the limit.
 
 use hanare_paging::kinds::{ByKind, Kind};
 use hanare_paging::prefetch::Prefetcher;
@@ -27,16 +27,16 @@ use super::gates::Gates;
 use super::region::{PAGE, Region};
 use crate::coherence::{PageSet, Run, runs_of};
 
-/// Most never-used pages that one access opens, with the accessed page.
+/// Maximum number of never-used pages that one access opens, including the accessed page.
 const AROUND_MAX: usize = 64;
-/// Most pages that are kept free between events. With them, copies can be dropped before home pages must be evicted.
+/// Maximum number of pages kept free between events. They are needed because no copy can be dropped during an event.
 const SPARE_MAX: usize = 128;
-/// Most pages that the pager keeps free by itself if it does not fetch ahead.
+/// Maximum number of pages that the pager keeps free by itself if it does not fetch ahead.
 const PAGER_SPARE: usize = 8;
-/// Number of last accessed pages that stay in memory. So one instruction finds all its pages there, whatever the
-/// policy.
+/// Number of most recently accessed pages that stay in memory under every policy. So all pages that one instruction
+/// accesses are in memory together.
 const RECENT: usize = 8;
-/// Bounds on the number of last fetched copies that stay in memory. The number is a quarter of the limit.
+/// Bounds on the number of most recently fetched copies that stay in memory: normally a quarter of the limit.
 const FRESH: [usize; 2] = [4, 16];
 
 /// The reason why pages could not be moved.
@@ -75,7 +75,7 @@ pub struct Moved {
     pub written: u64,
     /// Pages fetched from the backing store.
     pub back: u64,
-    /// Most pages that were in memory at once, with the twins.
+    /// Maximum number of pages that were in memory at the same time, including twins.
     pub peak: u64,
 }
 
@@ -92,17 +92,17 @@ pub(super) struct Limit {
     doing: Vec<Action>,
     /// Pages whose kind is "copy" in the pager.
     copies: PageSet,
-    /// Copies that the pager takes out. The engine drops them between events, then calls [`Self::dropped`].
+    /// Copies that the pager evicts. The engine drops them between events, then calls [`Self::dropped`].
     pub(super) dropping: Vec<u32>,
     /// Pages that one action needs together, so that they stay in memory.
     needed: Vec<u32>,
     recent: Last,
     fresh: Last,
-    /// Whether no page may be evicted now. This is set while pages are forgotten, and at first while pages come in.
+    /// Whether no page may be evicted now: while pages are forgotten, and in the first attempt to bring pages in.
     keeps_all: bool,
     /// Pages that came into memory for the last access.
     came: Vec<u32>,
-    /// Invalidated copies that a peer still reads. This rank was their home before. Their memory is freed afterwards.
+    /// Invalidated copies that a peer still reads, because this rank was their home. Their memory is freed later.
     leaving: Vec<u32>,
     pub(super) moved: Moved,
 }
@@ -172,7 +172,7 @@ impl Limit {
         matches!(self.pager.state_of(page), State::Resident | State::Staged)
     }
 
-    /// Returns whether more pages are in memory than the limit allows. Then no further page may leave.
+    /// Returns whether more pages are in memory than the limit allows, because all of them must stay.
     pub(super) fn is_exceeded(&self, region: &Region) -> bool {
         region.pages_held() > self.pages_max
     }
@@ -186,7 +186,7 @@ impl Limit {
 
     // ---- the pager --------------------------------------------------------------------------------------------------
 
-    /// Passes an event to the pager, and carries out its actions until none are left.
+    /// Passes an event to the pager, and carries out the pager's actions until none are left.
     fn step(&mut self, region: &mut Region, event: Event) -> Result<Progress, Trouble> {
         let progress = self.tell(region, event);
         self.carry_out(region)?;
@@ -223,7 +223,7 @@ impl Limit {
                         }
                         self.tell(region, Event::Hidden { page, ok: true });
                     }
-                    // Coherence decides what the program may access.
+                    // The page does not become accessible here, because coherence decides what the program may access.
                     Action::Show { page, .. } => self.arrived(region, Run { first: page.0, count: 1 }),
                     Action::Release { unit, count } => released.extend(unit..unit + count),
                     Action::Wake { .. } => {}
@@ -242,8 +242,8 @@ impl Limit {
         Ok(())
     }
 
-    /// Tells the pager that the pages of a run are in memory. They are all copies, or all home pages. A home page may
-    /// have been written already: by a peer, or by the program if coherence needs no trap for that.
+    /// Tells the pager that the pages of a run are in memory. The pages are all copies, or all home pages. A home page
+    /// may have been written already: by a peer, or by the program if coherence needs no trap for that.
     fn arrived(&mut self, region: &Region, run: Run) {
         let certain = self.copies.contains(run.first);
         self.tell(region, Event::Arrived { page: PageId(run.first), count: run.count, certain, ok: true });
@@ -273,7 +273,7 @@ impl Limit {
         Ok(())
     }
 
-    /// Takes pages out of memory, and tells the pager for each whether it has left.
+    /// Evicts pages, and tells the pager for each page whether the page has left memory.
     fn take_out(&mut self, region: &mut Region, pages: &[(u32, Bytes)]) -> Result<(), Trouble> {
         let (mut gone, mut written) = (Vec::new(), Vec::new());
         for &(page, bytes) in pages {
@@ -286,7 +286,7 @@ impl Limit {
                     self.taken_out(region, page, true, false);
                 }
                 true => self.dropping.push(page),
-                // The page is closed first, so no peer writes to it, and unmapped next, so the program does not.
+                // The page is first closed to peers and then unmapped from the program. So nobody writes to the page.
                 false => match self.gates.close(page) {
                     Some(is_written) => gone.push((page, bytes, is_written)),
                     // A peer has pinned the page, so it stays.
@@ -348,7 +348,7 @@ impl Limit {
         self.bring_in_as(region, pages, false)
     }
 
-    /// Makes room for a copy and counts the copy as in memory. Its bytes may be there already.
+    /// Makes room for a copy and counts the copy as in memory. The copy's bytes may already be in its page.
     pub(super) fn copy_comes(&mut self, region: &mut Region, page: u32) -> Result<(), Trouble> {
         self.fresh.note(page);
         self.bring_in_as(region, &[page], true)
@@ -361,7 +361,7 @@ impl Limit {
         }
         self.needed.extend(pages);
         self.fit(region, 0)?;
-        // There is room as a rule, because some pages are kept free between events. So nothing is evicted at first.
+        // Usually there is room, because some pages are kept free between events. So the first attempt evicts nothing.
         self.keeps_all = true;
         for &page in pages {
             if !self.is_in(page) {
@@ -371,7 +371,7 @@ impl Limit {
         }
         self.carry_out(region)?;
         self.keeps_all = false;
-        // If room is missing, the first turn evicts pages. The second turn exceeds the limit if that was not enough.
+        // If pages are missing, the first turn evicts others. If that is not enough, the second exceeds the limit.
         for is_last in [false, true] {
             let missing = pages.iter().filter(|&&page| !self.is_in(page)).count() as u32;
             if missing > 0 {
@@ -393,7 +393,7 @@ impl Limit {
         }
     }
 
-    /// Notes that a page was accessed. The policy learns of it if the page was unmapped for reference sampling.
+    /// Notes that a page was accessed. The policy learns of the access if the page was unmapped for reference sampling.
     pub(super) fn seen(&mut self, region: &mut Region, page: u32) -> Result<(), Trouble> {
         self.recent.note(page);
         if self.pager.state_of(page) == State::Staged {
@@ -402,8 +402,8 @@ impl Limit {
         Ok(())
     }
 
-    /// Brings an accessed home page into memory. Returns the page and others to be shown, for all of which `alike`
-    /// holds. They are pages that came in with the page, or never-used pages behind a page that was never used.
+    /// Brings an accessed home page into memory. Returns it with other pages to make accessible, for which `alike`
+    /// holds: pages that came in with it, or never-used pages behind a page that was never used.
     pub(super) fn bring_in_with(
         &mut self,
         region: &mut Region,
@@ -433,14 +433,14 @@ impl Limit {
         Ok(())
     }
 
-    /// Makes room, between events, for the pages that come next. Copies may be dropped for it only if `may_drop`.
+    /// Makes room, between events, for the pages that come next. Drops copies only if `may_drop` is true.
     pub(super) fn make_spare_room(&mut self, region: &mut Region, may_drop: bool) -> Result<(), Trouble> {
         if region.pages_held() + self.spare <= self.pages_max {
             return Ok(());
         }
         let hold = |on| Event::Hold { kind: Kind::SharedCopy, on };
         self.step(region, hold(!may_drop))?;
-        // The pager keeps some of these pages free by itself.
+        // The pager itself keeps some of the spare pages free.
         self.fit(region, self.spare - (self.spare / 2).min(PAGER_SPARE))?;
         self.step(region, hold(true))?;
         Ok(())
@@ -467,8 +467,7 @@ impl Limit {
         self.copy_comes(region, page)
     }
 
-    /// Unmaps invalidated copies and frees their memory. A page that a peer has pinned keeps it until the peer has read
-    /// it.
+    /// Unmaps invalidated copies and frees their memory. A pinned page keeps its memory until its peer has read it.
     pub(super) fn invalidated(&mut self, region: &mut Region, run: Run) -> Result<(), Trouble> {
         self.forget(region, run)?;
         region.hide(run)?;
@@ -482,7 +481,8 @@ impl Limit {
         Ok(())
     }
 
-    /// Frees the memory of invalidated copies that no peer reads any more, except those that are `used` again.
+    /// Frees the memory of invalidated copies that no peer reads any more. A page for which `used` is true keeps its
+    /// memory, because it is in use again.
     pub(super) fn see_off(&mut self, region: &mut Region, used: impl Fn(u32) -> bool) -> Result<(), Trouble> {
         let mut leaving = std::mem::take(&mut self.leaving);
         let mut done = Ok(());
@@ -498,7 +498,7 @@ impl Limit {
     }
 }
 
-/// The pages that were noted last.
+/// The most recently noted pages.
 struct Last {
     pages: Box<[u32]>,
     oldest: usize,
@@ -538,8 +538,8 @@ mod tests {
         rustix::fs::fstat(region.memory()).expect("a descriptor").st_blocks as usize * 512 / PAGE
     }
 
-    /// Pages come in, are written, or are freed, in any order. Each holds what was written last. The counted pages are
-    /// those in memory, and never exceed the limit.
+    /// Brings in, writes and frees pages at random. Checks that each page holds what was written last. Checks that the
+    /// counted pages are those in memory, and that they never exceed the limit.
     #[test]
     fn what_is_in_is_what_is_counted_and_no_page_is_lost() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -11,7 +11,7 @@ use super::post::Post;
 use crate::coherence::{Rank, Urgency};
 use hanare_wire::frame::{FLAG_PAYLOAD_CRC, HEADER_BYTES, Header, Kind};
 
-/// Bytes read from a connection at a time.
+/// Number of bytes read from a connection at a time.
 const READ_BYTES: usize = 64 << 10;
 
 /// Why a connection ended.
@@ -33,10 +33,10 @@ pub(super) struct Inbox {
 /// Message rings by which frames travel between two ranks of one host. Their socket then carries only bytes that wake
 /// the peer.
 pub(super) struct Posts {
-    /// This rank's message rings. The peer writes to the ring of number `peer`.
+    /// This rank's message rings. The peer writes to the ring with the number `peer`.
     pub(super) own: Arc<Post>,
     pub(super) peer: Rank,
-    /// The peer's message rings. This rank writes to the ring of number `me`.
+    /// The peer's message rings. This rank writes to the ring with the number `me`.
     pub(super) theirs: Post,
     pub(super) me: Rank,
 }
@@ -69,8 +69,8 @@ impl Link {
         self.sequence
     }
 
-    /// Sends a frame now, or as soon as there is room. Returns the frame's buffer if it was sent at once. `urgency`
-    /// decides whether the peer is notified.
+    /// Sends a frame now, or as soon as there is room. Returns the frame's buffer if the frame was sent immediately.
+    /// `urgency` decides whether the peer is notified.
     pub(super) fn send(&mut self, frame: Vec<u8>, urgency: Urgency) -> Result<Option<Vec<u8>>, LinkError> {
         self.outbox.push_back(frame);
         if self.posts.is_some() { self.flush_by_post(urgency) } else { self.flush() }
@@ -81,13 +81,13 @@ impl Link {
         self.posts.as_ref().is_some_and(|posts| posts.own.has(posts.peer))
     }
 
-    /// Returns whether a frame of `bytes` bytes, sent now, reaches the peer at once.
+    /// Returns whether a frame of `bytes` bytes reaches the peer immediately if it is sent now.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         self.outbox.is_empty() && self.posts.as_ref().is_some_and(|posts| posts.theirs.has_room(posts.me, bytes))
     }
 
     /// Returns whether the socket reports room for the queued frames. With message rings, the peer notifies this rank
-    /// of room.
+    /// of room instead.
     pub(super) fn is_told_of_room(&self) -> bool {
         self.posts.is_none()
     }
@@ -102,9 +102,9 @@ impl Link {
         loop {
             return match rustix::net::send(stream, &[0], SendFlags::NOSIGNAL) {
                 Err(Errno::INTR) => continue,
-                // The socket is full of such bytes already.
+                // The socket is already full of notification bytes.
                 Ok(_) | Err(Errno::AGAIN) => Ok(()),
-                // If there is no memory for a byte, the peer is not woken now; it checks again after its timeout.
+                // If there is no memory for a byte, the peer is not woken now. It checks its rings after its timeout.
                 Err(Errno::NOBUFS | Errno::NOMEM) => Ok(()),
                 Err(_) => Err(LinkError::Closed),
             };
@@ -128,8 +128,8 @@ impl Link {
             self.sent = 0;
             emptied = self.outbox.pop_front();
         }
-        // The peer must empty a full ring, however urgent its frames are. The ring may hold only frames of which the
-        // peer was not notified.
+        // If the ring is full, the peer is notified even of frames that are not urgent. Otherwise the peer might never
+        // empty a ring that holds only such frames.
         let is_full = !self.outbox.is_empty();
         let urgency = if is_full { Urgency::Now } else { urgency };
         if (has_put || is_full) && posts.theirs.is_to_be_rung(urgency) {
@@ -172,7 +172,7 @@ impl Link {
             let end = if told { Self::hear_rings(&self.stream) } else { Ok(()) };
             let wants_room = posts.own.take(posts.peer, bytes).map_err(|_| LinkError::Garbage)?;
             if wants_room && end.is_ok() {
-                // Ignored: the socket reports a peer that has gone.
+                // Ignored: if the peer has ended, the next read of the socket reports that.
                 let _ = Self::ring(&self.stream);
             }
             return end;
@@ -321,7 +321,7 @@ mod tests {
         let mut link = Link::new(near.into(), None).expect("a link");
         (&far).write_all(&frame(5, b"x")).expect("room");
         drop(far);
-        // The frame that came before the end is still there.
+        // The frame that arrived before the connection's end must still be there.
         let ended = link.fill(true).and_then(|()| link.fill(true));
         assert_eq!(ended, Err(LinkError::Closed));
         assert!(matches!(link.take_inbox().frame(), Ok(Some((_, b"x")))));

@@ -81,7 +81,7 @@ pub(super) enum MeetError {
         /// The missing ranks.
         missing: String,
     },
-    /// A rank differs from the others of this job.
+    /// The settings of another rank of this job differ from this rank's.
     #[error(
         "rank {rank} differs from rank {other} in {what}; start the same program with the same settings everywhere"
     )]
@@ -93,7 +93,7 @@ pub(super) enum MeetError {
         /// The setting that differs.
         what: &'static str,
     },
-    /// What answered is not a rank, or is a rank of another release or user.
+    /// The process that answered is not a rank, or it is a rank of another release or user.
     #[error(
         "what answered rank {rank} where rank {other} should be is no rank of this user and this release of hanare; \
              use the same release everywhere, and an address or a directory that nothing else uses"
@@ -140,7 +140,7 @@ fn meet_in(place: &Path, job: &Job, join: &Join, patience: Duration) -> Result<M
     let failed = |source| MeetError::Place { path: place.to_owned(), source };
     let folder = Folder::open(place)?;
     let mine = folder.socket_of(job.rank);
-    // Removes a socket that a rank of an earlier job of the same name left.
+    // Removes a socket that an earlier job of the same name has left behind.
     remove(&mine).map_err(failed)?;
     let listener = UnixListener::bind(&mine).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
@@ -222,8 +222,8 @@ impl<'a> Meeting<'a> {
         }
     }
 
-    /// Waits for the answer of a rank that was asked. If the connection ends without an answer, asks again: the other
-    /// rank may have dropped it among many callers.
+    /// Waits for the answer of a rank that was asked. If the connection ends without an answer, asks again, because the
+    /// other rank may have dropped the connection among many callers.
     pub(super) fn be_answered(
         &mut self,
         other: Rank,
@@ -236,8 +236,8 @@ impl<'a> Meeting<'a> {
             if self.read(&stream, &mut bytes)? {
                 let stranger = MeetError::Stranger { rank: self.job.rank, other };
                 match Join::decode(&bytes) {
-                    // By chance, a connection to a free port of this host can be connected to itself. Then the loop
-                    // connects again.
+                    // By chance, a connection to a free port of this host may be connected to itself. In this case the
+                    // loop connects again.
                     Some(theirs) if theirs == *self.join => {}
                     Some(theirs) if theirs.rank == other || self.join.difference(&theirs).is_some() => {
                         return self.place(theirs, stream);
@@ -250,8 +250,8 @@ impl<'a> Meeting<'a> {
         }
     }
 
-    /// Waits until a rank of this job connects, answers it, and adds it. Returns its introduction with the bytes behind
-    /// it.
+    /// Waits until a rank of this job connects, answers it, and adds it. Returns the rank's introduction with the bytes
+    /// that follow it.
     pub(super) fn welcome<D: Door>(&mut self, reception: &mut Reception<'_, D>) -> Result<Hello, MeetError> {
         loop {
             let came = reception.next(Instant::now() + LOOK_AGAIN);
@@ -284,7 +284,7 @@ impl<'a> Meeting<'a> {
         }
     }
 
-    /// Adds a rank, if it belongs to this job.
+    /// Adds a rank to `met`. Fails if the rank's settings differ from this rank's, or if its number is already used.
     fn place(&mut self, theirs: Join, stream: OwnedFd) -> Result<(), MeetError> {
         let (rank, other) = (self.job.rank, theirs.rank);
         if let Some(what) = self.join.difference(&theirs) {
@@ -406,7 +406,7 @@ mod tests {
         check_among_strangers(&by_tcp, move || TcpStream::connect(&at).map(OwnedFd::from));
     }
 
-    /// Starts rank 0, then lets strangers connect, then starts the other ranks.
+    /// Starts rank 0, then lets strangers connect, then starts the other ranks. Checks that all ranks meet.
     fn check_among_strangers(job: &dyn Fn(u16) -> Job, connect: impl Fn() -> io::Result<OwnedFd>) {
         let began = Instant::now();
         let patience = Duration::from_secs(20);
@@ -435,7 +435,7 @@ mod tests {
                 stream
             });
             let stream = stream.expect("rank 0 is there");
-            // Rank 0 may drop a stranger while it sends, but not the first one.
+            // Rank 0 may drop a stranger while the stranger sends. It must not drop the first stranger.
             let is_said = say(&stream, said[turn % said.len()], Instant::now()).is_ok();
             assert!(is_said || turn > 0);
             strangers.push(stream);

@@ -1,8 +1,8 @@
 //! A rank in a running program: carries out the decisions of [`crate::coherence`].
 //!
-//! Each process has one engine behind one lock. The engine's thread answers traps and messages of other ranks. A thread
-//! of the program that waits in a call answers them itself meanwhile. So nobody must wake that thread at the end of the
-//! call.
+//! Each process has one engine behind one lock. The engine's thread answers traps and messages of other ranks. While a
+//! thread of the program waits in a call, that thread answers them instead. So no other thread has to wake it at the
+//! end of the call.
 
 mod away;
 mod behind;

@@ -1,10 +1,10 @@
 //! The published pages of a rank: peers on its host may read them without a request.
 //!
 //! Behind the region and the message rings, a rank's memfd holds a count, one status byte for each page, and the twins
-//! of the pages. A reader checks that a page is published, and sends its home a message about the read, which wakes
-//! nobody. Then the reader copies the page, and checks that the count and the page's status have not changed.
+//! of the pages. A reader checks that a page is published, and sends the page's home a message about the read, which
+//! wakes nobody. Then the reader copies the page, and checks that the count and the page's status have not changed.
 //!
-//! The home makes the count odd before it publishes its writes. Next it takes in the messages about reads. At the end
+//! The home makes the count odd before it publishes its writes. Next it processes the messages about reads. At the end
 //! it makes the count even again. So either the home knows of a reader before it publishes its writes, or the reader
 //! finds another count and requests the page. A reader never uses bytes that changed during its copy.
 
@@ -13,8 +13,8 @@ use std::os::fd::AsFd;
 use super::words::{MapError, Words};
 use crate::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 
-/// Bytes in front of the pages' status bytes. The first word is the count, which is odd while the rank publishes its
-/// writes.
+/// Number of bytes in front of the pages' status bytes. The first word is the count, which is odd while the rank
+/// publishes its writes.
 const HEAD_BYTES: usize = 4096;
 
 /// Status of a page: no peer may read it.
@@ -54,7 +54,7 @@ impl Offers {
         Ok(Self::over(Words::map(memory, offset, Self::len_for(pages) as usize)?))
     }
 
-    /// Makes a count and status bytes of this memory.
+    /// Uses `words` as the count and the status bytes of a rank.
     pub(super) fn over(words: Words) -> Self {
         Self { words }
     }
@@ -86,7 +86,7 @@ impl Offers {
 
     fn say(&self, page: u32, what: u8) {
         self.byte(page).store(what, Ordering::SeqCst);
-        // A reader that sees bytes changed after this fence also sees that the page is no longer published.
+        // A reader that sees bytes which were changed after this fence also sees the page's new status.
         fence(Ordering::Release);
     }
 
@@ -104,8 +104,8 @@ impl Offers {
 
     // ---- a peer -----------------------------------------------------------------------------------------------------
 
-    /// Returns what a peer may read of a page. `None` if the peer must request the page. The peer sends its home a
-    /// message next, calls [`Self::said`], and then reads.
+    /// Returns what a peer may read: the page or its twin. `None` if the peer must request the page. Before the peer
+    /// reads, it sends the page's home a message and calls [`Self::said`].
     pub(super) fn look(&self, page: u32) -> Option<Offer> {
         let count = self.count().load(Ordering::SeqCst);
         let what = self.byte(page).load(Ordering::SeqCst);
@@ -155,13 +155,14 @@ mod tests {
         assert!(peer.look(8).is_none() && peer.look(7).is_none());
     }
 
-    /// A home writes a page only between two flushes, while a peer reads it. If the peer's read was valid, the home had
-    /// heard of it before the flush, or the peer had read the bytes written before the flush.
+    /// A home writes a page between two flushes, while a peer reads it. Checks at each flush that the home knows of
+    /// every valid read. If the home did not know of the read at the previous flush, the peer must have read the bytes
+    /// published then or newer bytes.
     #[test]
     fn a_home_hears_of_a_reader_or_the_reader_has_what_the_home_told() {
         let (home, peer) = pair();
-        // `page` is what the home wrote, `said` the reader's message. They stand for the memory of pages and of
-        // messages.
+        // `page` stands for the page's memory, which the home writes. `said` stands for the reader's message to the
+        // home.
         let (page, said, is_done) = (AtomicU32::new(0), AtomicU32::new(0), AtomicBool::new(false));
         let relied: [AtomicU32; 2] = [AtomicU32::new(0), AtomicU32::new(0)];
         home.offer(0);
@@ -186,8 +187,8 @@ mod tests {
                 page.store(value, Ordering::Relaxed);
                 home.begin_flush();
                 let now = said.load(Ordering::SeqCst);
-                // The reader may rely on a round of which the home has not heard. Then it has read at least the value
-                // published last.
+                // At the previous flush, the home may not have known of the reader's last valid read. Then the reader
+                // must have read at least the value that was published at that flush.
                 let round = relied[0].load(Ordering::SeqCst);
                 let read = relied[1].load(Ordering::SeqCst);
                 assert!(round <= now, "round {round} was relied on before it was heard of");

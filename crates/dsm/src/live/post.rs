@@ -1,8 +1,8 @@
 //! The message rings by which ranks of one host exchange frames in shared memory. No system call is needed while both
 //! ranks check their rings.
 //!
-//! A rank's message rings lie in its memfd behind the region. A word in front of them says whether the rank checks
-//! them. Each rank that may write to this rank has a ring of bytes of its own. If the reader does not check its rings,
+//! A rank's message rings lie in its memfd behind the region. A word in front of the rings says whether the rank checks
+//! them. There is a separate ring for each rank that may write to this rank. If the reader does not check its rings,
 //! the writer notifies it with one byte on their socket. A reader that computes is notified only of urgent messages
 //! ([`Urgency`]). A reader that has made room notifies a writer that waits for room. The socket also reports the end of
 //! a rank.
@@ -14,23 +14,23 @@ use crate::coherence::{Rank, Urgency};
 use crate::sync::atomic::{AtomicU32, Ordering, fence};
 use crate::sync::sized;
 
-/// Bytes in front of the rings. The first word is `LOOKS`, or a value of [`Rest`].
+/// Number of bytes in front of the rings. The first word is `LOOKS`, or a value of [`Rest`].
 const HEAD_BYTES: usize = 4096;
-/// Most bytes that a ring holds.
+/// Maximum number of bytes that a ring holds.
 const RING_BYTES: usize = sized(32 << 10, 2);
 /// Offsets of three words in a ring: the count of bytes taken, the count of bytes put, and whether the writer waits for
 /// room. Each word has its own cache line.
 const TAKEN: usize = 0;
 const PUT: usize = 64;
 const WANTS_ROOM: usize = 128;
-/// Offset in a ring at which its bytes begin.
+/// Offset of the data bytes from the start of a ring.
 const BYTES: usize = 4096;
 pub(super) const STRIDE: usize = BYTES + RING_BYTES;
 
 /// Value of the first word while the rank checks its rings.
 const LOOKS: u32 = 0;
 
-/// The reason why a rank does not check its rings. It is the value of the first word.
+/// The reason why a rank does not check its rings. The value is stored in the first word in front of the rings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Rest {
@@ -51,7 +51,7 @@ pub(super) struct Post {
 }
 
 impl Post {
-    /// Returns the bytes that the message rings of one of `ranks` ranks take.
+    /// Returns the size in bytes of one rank's message rings, if there are `ranks` ranks.
     pub(super) fn len_for(ranks: u16) -> u64 {
         (HEAD_BYTES + usize::from(ranks) * STRIDE) as u64
     }
@@ -61,7 +61,7 @@ impl Post {
         Ok(Self::over(Words::map(memory, region_bytes, Self::len_for(ranks) as usize)?, ranks))
     }
 
-    /// Makes message rings of this memory.
+    /// Uses `words` as the message rings of a rank.
     pub(super) fn over(words: Words, ranks: u16) -> Self {
         Self { words, ranks }
     }
@@ -75,8 +75,8 @@ impl Post {
         HEAD_BYTES + usize::from(from.0) * STRIDE
     }
 
-    /// Notes that this rank stops checking its rings. Writers notify it from now on. The caller must check every ring
-    /// once more afterwards.
+    /// Notes that this rank stops checking its rings, so that writers notify this rank. The caller must then check
+    /// every ring once more.
     pub(super) fn lie_down(&self, rest: Rest) {
         self.word(0).store(rest as u32, Ordering::SeqCst);
     }
@@ -86,8 +86,8 @@ impl Post {
         self.word(0).store(LOOKS, Ordering::Relaxed);
     }
 
-    /// Returns whether a writer must notify the reader, after it has written. If so, marks the reader as checking its
-    /// rings, so that nobody notifies it twice.
+    /// Called after a write to a ring. Returns whether the writer must notify the reader. If so, marks the reader as
+    /// checking its rings, so that no other writer notifies the reader too.
     pub(super) fn is_to_be_rung(&self, urgency: Urgency) -> bool {
         if urgency == Urgency::AtNextLook {
             return false;
@@ -111,7 +111,7 @@ impl Post {
         self.word(ring + PUT).load(Ordering::SeqCst) != self.word(ring + TAKEN).load(Ordering::Relaxed)
     }
 
-    /// Writes as many of the bytes as fit. Returns their number.
+    /// Writes as many of the bytes as fit. Returns the number of bytes written.
     pub(super) fn put(&self, from: Rank, bytes: &[u8]) -> usize {
         let ring = self.ring(from);
         let put = self.word(ring + PUT).load(Ordering::Relaxed);
@@ -124,8 +124,8 @@ impl Post {
         let count = room.min(bytes.len());
         let at = put as usize % RING_BYTES;
         let first = count.min(RING_BYTES - at);
-        // The bytes are written in two pieces if they wrap around the ring's end. The reader accesses nothing beyond
-        // `PUT`.
+        // The bytes are written in two pieces if they wrap around the ring's end. The reader accesses no bytes beyond
+        // the count `PUT`.
         self.words.write(ring + BYTES + at, &bytes[..first]);
         self.words.write(ring + BYTES, &bytes[first..count]);
         self.word(ring + PUT).store(put.wrapping_add(count as u32), Ordering::SeqCst);
@@ -140,12 +140,12 @@ impl Post {
 
     fn room(&self, ring: usize, put: u32) -> usize {
         let used = put.wrapping_sub(self.word(ring + TAKEN).load(Ordering::SeqCst)) as usize;
-        // A reader that claims to have taken more than was put is broken. It receives nothing more.
+        // A reader that claims to have taken more bytes than were put is broken. It receives no more bytes.
         RING_BYTES.saturating_sub(used)
     }
 
-    /// Appends the bytes that `from` has written to `into`. Returns whether the writer waits for room. There is room
-    /// now.
+    /// Appends to `into` the bytes that `from` has written. Returns whether the writer waits for room, which this call
+    /// has made.
     pub(super) fn take(&self, from: Rank, into: &mut Vec<u8>) -> Result<bool, Torn> {
         let ring = self.ring(from);
         let taken = self.word(ring + TAKEN).load(Ordering::Relaxed);
@@ -160,7 +160,8 @@ impl Post {
         let at = taken as usize % RING_BYTES;
         let first = count.min(RING_BYTES - at);
         into.reserve(count);
-        // The bytes are read in two pieces if they wrap around the ring's end. The writer changes nothing up to `PUT`.
+        // The bytes are read in two pieces if they wrap around the ring's end. The writer changes no bytes before the
+        // count `PUT`.
         self.words.append_to(into, ring + BYTES + at, first);
         self.words.append_to(into, ring + BYTES, count - first);
         self.word(ring + TAKEN).store(put, Ordering::SeqCst);

@@ -1,7 +1,7 @@
 //! Accepts the connections of other ranks while the ranks meet.
 //!
-//! Many callers may connect at once, and none waits for another. A caller that sends no introduction in time, or sends
-//! other bytes, is dropped. All connections here are non-blocking, and sending raises no SIGPIPE.
+//! Many callers may connect at the same time, and no caller waits for another. A caller that sends no introduction in
+//! time, or sends other bytes, is dropped. All connections here are non-blocking, and sending raises no SIGPIPE.
 
 use std::io;
 use std::net::{IpAddr, TcpListener};
@@ -20,15 +20,15 @@ use super::join::{HELLO_BYTES, Join};
 pub(super) const MORE_BYTES: usize = 2;
 /// Longest time that a connection may take to introduce itself.
 const HELLO: Duration = Duration::from_secs(3);
-/// Most open connections beyond one for each rank. Another connection replaces the oldest.
+/// Maximum number of open connections in addition to one for each rank. A further connection replaces the oldest one.
 const CALLERS_SPARE: usize = 64;
-/// Most connections that are accepted in a row, before the existing ones are read.
+/// Maximum number of connections that are accepted in a row, before the existing connections are read.
 const TAKES_MAX: usize = 32;
 
 /// A listening socket.
 pub(super) trait Door: AsFd {
-    /// Accepts a waiting connection and makes it non-blocking. Returns it with its address. `None` if the connection is
-    /// refused.
+    /// Accepts a waiting connection and makes it non-blocking. Returns the connection with the caller's address. `None`
+    /// if the connection is refused.
     fn open(&self) -> io::Result<Option<(OwnedFd, Option<IpAddr>)>>;
 }
 
@@ -94,7 +94,7 @@ impl<'a, D: Door> Reception<'a, D> {
         Self { door, hello_bytes, callers_max: ranks + CALLERS_SPARE, callers: Vec::new() }
     }
 
-    /// Returns the next rank that introduces itself before `until`. `None` if there is none.
+    /// Returns the next rank that introduces itself before `until`. `None` if no rank does so.
     ///
     /// # Errors
     /// No connection can be accepted, because descriptors or memory are short.
@@ -113,7 +113,7 @@ impl<'a, D: Door> Reception<'a, D> {
         }
     }
 
-    /// Accepts the waiting connections. If there are too many callers, drops the oldest.
+    /// Accepts the waiting connections. If there are too many callers, drops the oldest caller.
     fn let_in(&mut self) -> io::Result<()> {
         for _ in 0..TAKES_MAX {
             match self.door.open() {
@@ -173,7 +173,7 @@ impl Caller {
     }
 }
 
-/// Reads the bytes that are there now. Fails at the end of the connection.
+/// Reads the bytes that have arrived. Fails at the end of the connection.
 fn read(stream: &OwnedFd, into: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < into.len() {

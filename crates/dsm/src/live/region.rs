@@ -1,8 +1,9 @@
-//! The shared region of one rank. The program uses a trapped mapping of it, and Hanare uses a second mapping.
+//! The shared region of one rank. The program uses a trapped mapping of the region: a userfaultfd traps its accesses.
+//! Hanare uses a second mapping.
 //!
-//! Both map one memfd. The trapped mapping has the same address in every rank. A page there is absent, write-protected
-//! or writable, as the page's state says. Hanare itself never accesses the trapped mapping. With zero copy, peers on
-//! the host map the memfd too.
+//! Both mappings map one memfd. The trapped mapping has the same address in every rank. A page there is absent,
+//! write-protected or writable, as the page's state says. Hanare itself never accesses the trapped mapping. With zero
+//! copy, peers on the host map the memfd too.
 #![allow(unsafe_code, reason = "memory that the program changes meanwhile, never behind a reference")]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -25,7 +26,7 @@ pub(super) const PAGE: usize = 4096;
 const ADDRESS: usize = 0x2000_0000_0000;
 /// Number of descriptors that must be free to make the region.
 const DESCRIPTORS: usize = 5;
-/// Most attempts at a system call that fails with EAGAIN or EINTR.
+/// Maximum number of attempts at a system call that fails with EAGAIN or EINTR.
 const ATTEMPTS: usize = 1000;
 
 /// Why there is no region.
@@ -79,13 +80,14 @@ pub(super) struct Region {
     memory: OwnedFd,
     trapped: Mapping,
     io: Mapping,
-    /// The twins of all pages, each at the offset of its page. Only pages that ever had a twin take memory here.
+    /// The twins of all pages, each at the offset of its page. Only pages that have had a twin use memory here.
     twins: Mapping,
     twins_at: Option<u64>,
     uffd: Uffd,
     /// The accesses allowed to each page, up to the last page that was ever shown.
     shown: Vec<Shown>,
-    /// The last page that was shown, if showing it woke its waiting threads.
+    /// The last page that [`Self::show`] made accessible or writable. This has also woken the threads that waited for
+    /// the page.
     last_shown: Option<u32>,
     /// Pages of the memfd that have memory. `twinned` holds the pages whose twins have memory.
     held: PageSet,
@@ -96,7 +98,8 @@ impl Region {
     /// Makes a region of `bytes` bytes in a new memfd, with `more` bytes behind it. `twins_at` is the offset of the
     /// twins in the memfd. It is `None` if peers do not read twins.
     pub(super) fn new(bytes: u64, more: u64, twins_at: Option<u64>, rank: u16) -> Result<Self, RegionError> {
-        // Checks that descriptors are free. Without them, the probe would report that the machine lacks the features.
+        // Checks that enough descriptors are free. Otherwise the probe would report that the machine lacks the
+        // features.
         let spare = || map::memfd("hanare-spare", 0);
         let spares: Result<Vec<OwnedFd>, MapError> = (0..DESCRIPTORS).map(|_| spare()).collect();
         drop(spares?);
@@ -157,7 +160,7 @@ impl Region {
         &self.uffd
     }
 
-    /// Returns the number of the memfd. Peers open it through `/proc`.
+    /// Returns the descriptor number of the memfd. Peers open the memfd through `/proc`.
     pub(super) fn memory_number(&self) -> i32 {
         self.memory.as_raw_fd()
     }
@@ -182,8 +185,8 @@ impl Region {
         self.shown.get(page as usize).is_some_and(|shown| *shown != Shown::Absent)
     }
 
-    /// Allows reads, or reads and writes, of a page of the trapped mapping. Wakes the threads that wait for a page if
-    /// it allows more than before.
+    /// Allows reads, or reads and writes, of a page of the trapped mapping. If the page allows more than before, wakes
+    /// the threads that wait for it.
     pub(super) fn show(&mut self, page: u32, writable: bool) -> Result<(), Errno> {
         let addr = self.address_of(page);
         match (*self.shown(page), writable) {
@@ -204,7 +207,8 @@ impl Region {
         Ok(())
     }
 
-    /// Returns the last page shown by [`Self::show`] since the previous call. No thread waits for that page any more.
+    /// Returns the last page that [`Self::show`] made accessible or writable since the previous call. No thread waits
+    /// for that page any more.
     pub(super) fn take_last_shown(&mut self) -> Option<u32> {
         self.last_shown.take()
     }
@@ -214,8 +218,8 @@ impl Region {
         self.held.insert(page);
     }
 
-    /// Allocates memory for the pages of a run that have none. UFFDIO_CONTINUE fails on a page without memory. If
-    /// memory is short, this call fails. An access to an unallocated page would raise SIGBUS.
+    /// Allocates memory for the pages of a run that have none, because UFFDIO_CONTINUE fails on a page without memory.
+    /// If memory is short, this call fails. Without this call, an access to an unallocated page would raise SIGBUS.
     pub(super) fn hold(&mut self, run: Run) -> Result<(), Errno> {
         let new = run.pages().filter(|&page| self.held.insert(page)).count();
         if new == 0 {
@@ -235,7 +239,7 @@ impl Region {
     }
 
     /// Lets the kernel map absent pages of the trapped mapping, and wake the threads that wait for them. If the kernel
-    /// stops early, this goes on at the page where it stopped.
+    /// stops early, the loop continues at the page where the kernel stopped.
     fn map_in(&self, run: Run, writable: bool) -> Result<(), Errno> {
         let mut addr = self.address_of(run.first);
         let end = addr + run.count as usize * PAGE;
@@ -320,16 +324,16 @@ impl Region {
     /// Writes the bytes of pages to the backing store. The pages must be absent from the trapped mapping, and no peer
     /// may have pinned them.
     pub(super) fn put(&self, away: &mut Away, run: Run) -> Result<(), StoreError<'static>> {
-        // SAFETY: the run lies in `io`. Its pages are absent and have no pins, so no other thread or rank accesses
-        // them.
+        // SAFETY: the run lies in `io`. Its pages are absent from the trapped mapping and have no pins, so no other
+        // thread or rank accesses them.
         unsafe { away.write(run, self.bytes(run.first)) }
     }
 
     /// Reads the bytes of pages from the backing store. The pages must be absent from the trapped mapping, and have no
     /// memory.
     pub(super) fn fetch(&mut self, away: &mut Away, pages: &[u32]) -> Result<(), StoreError<'static>> {
-        // SAFETY: the pages lie in `io`, where adjacent pages are adjacent. They are absent and have no pins, so no
-        // other thread or rank accesses them.
+        // SAFETY: the pages lie in `io`, where adjacent pages have adjacent addresses. They are absent from the trapped
+        // mapping and have no pins, so no other thread or rank accesses them.
         unsafe { away.read(pages, |page| self.bytes(page)) }
     }
 
@@ -390,7 +394,7 @@ impl Region {
             UffdError::Unregister { errno, .. } => Err(errno),
             _ => Ok(()),
         })?;
-        // SAFETY: the range is `trapped`, to which no references exist. Inaccessible memory replaces it.
+        // SAFETY: the range is `trapped`, to which no references exist. Inaccessible memory replaces the range.
         retry(|| unsafe { map::replace_with_none(addr, len) })
     }
 
@@ -401,8 +405,8 @@ impl Region {
 
     /// Copies a page's bytes to `into`.
     pub(super) fn read(&self, page: u32, into: &mut [u8; PAGE]) {
-        // SAFETY: the page lies in `io`, and `into` is borrowed exclusively. A word that another thread writes
-        // meanwhile may be torn, as in any racing read.
+        // SAFETY: the page lies in `io`, and `into` is borrowed exclusively. If another thread writes a word during the
+        // copy, the copied word may be torn, which `copy` permits.
         unsafe { copy::copy(self.bytes(page), into.as_mut_ptr(), PAGE) };
     }
 
@@ -428,15 +432,16 @@ impl Region {
     /// Makes the twin of a page.
     pub(super) fn make_twin(&mut self, page: u32) {
         self.twinned.insert(page);
-        // SAFETY: the page lies in `io` and its twin in `twins`, and no references to them exist. The page is
-        // write-protected or absent, so the program does not write to it.
+        // SAFETY: the page lies in `io` and its twin in `twins`, and no references to them exist. If the page is
+        // watched, the program may write it during the copy. The twin may then be torn, which `copy` permits, and the
+        // next comparison finds the difference.
         unsafe { copy::copy(self.bytes(page), self.twin(page), PAGE) };
     }
 
-    /// Copies a page to its twin if they differ. Returns whether they did.
+    /// Copies a page to its twin if the two differ. Returns whether they differed.
     pub(super) fn renew_twin(&self, page: u32) -> bool {
         // SAFETY: the page lies in `io` and its twin in `twins`, and no references to them exist. If a word is written
-        // meanwhile, the next comparison finds it.
+        // during the copy, the twin may be torn, which `copy` permits. The next comparison finds the difference.
         unsafe {
             let differ = !copy::equal(self.bytes(page), self.twin(page), PAGE);
             if differ {
@@ -456,7 +461,7 @@ impl Region {
         std::ptr::with_exposed_provenance_mut(self.twins.addr() + page as usize * PAGE)
     }
 
-    /// Writes the words in which a page differs from its twin into a peer's memory. Returns whether any word differs.
+    /// Writes into a peer's memory the words in which a page differs from its twin. Returns whether any word differs.
     pub(super) fn put_changed(&self, peer: &Mapping, page: u32) -> bool {
         let theirs = Self::theirs(peer, page);
         let (mut twin, mut bytes) = ([0; PAGE], [0; PAGE]);
@@ -477,16 +482,16 @@ impl Region {
 
     /// Copies a page of a peer's memory to the page of the same number. `peer` may be a mapping of the peer's twins.
     pub(super) fn take_from(&self, peer: &Mapping, page: u32) {
-        // SAFETY: the pages lie in `peer` and in `io`, and no references to them exist. A word that is written
-        // meanwhile may be torn, as in any racing read.
+        // SAFETY: the pages lie in `peer` and in `io`, and no references to them exist. If a word is written during the
+        // copy, the copied word may be torn, which `copy` permits.
         unsafe { copy::copy(Self::theirs(peer, page), self.bytes(page), PAGE) };
     }
 
     /// Copies a page, or its twin, into a peer's memory.
     pub(super) fn put_into(&self, peer: &Mapping, page: u32, of_twin: bool) {
         let from = if of_twin { self.twin(page) } else { self.bytes(page) };
-        // SAFETY: the pages lie in `io` or `twins`, and in `peer`. No references to them exist. A word that is written
-        // meanwhile may be torn, as in any racing read.
+        // SAFETY: the pages lie in `io` or `twins`, and in `peer`. No references to them exist. If a word is written
+        // during the copy, the copied word may be torn, which `copy` permits.
         unsafe { copy::copy(from, Self::theirs(peer, page), PAGE) };
     }
 }
@@ -517,8 +522,8 @@ mod tests {
         (entry & 1 << 63 != 0, entry & 1 << 57 != 0)
     }
 
-    /// Guards against a bug: a page that the kernel had already mapped made all pages behind it count as shown and
-    /// protected.
+    /// Checks that `show_all` maps the pages behind a page that the kernel has already mapped, with the right
+    /// protection.
     #[test]
     fn pages_behind_one_that_is_there_already_are_shown_too() {
         let mut region = Region::new(64 * PAGE as u64, 0, None, 0).expect("a region");

@@ -1,8 +1,8 @@
 //! Meeting by TCP: every rank knows the address of rank 0, and learns the addresses of the other ranks from rank 0.
 //!
-//! A rank connects to rank 0 and introduces itself with the port at which it listens. When all ranks have come, rank 0
-//! sends each a table of their addresses. Then each rank connects to the ranks below itself, as on one host. Nothing
-//! protects these links against readers or forgers.
+//! A rank connects to rank 0 and introduces itself with the port at which it listens. When all ranks have connected,
+//! rank 0 sends each rank a table of all addresses. Then each rank connects to the ranks below itself, as on one host.
+//! Nothing protects these links against readers or forgers.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
@@ -15,7 +15,7 @@ use super::meet::{MeetError, Meeting, Met};
 use super::reception::{MORE_BYTES, Reception, say};
 use crate::coherence::Rank;
 
-/// Bytes of an address in the table: an IPv6 address, or an IPv4 address mapped to one, and a port.
+/// Size in bytes of an entry of the address table: an IPv6 address (or a mapped IPv4 address) and a port.
 const ENTRY: usize = 18;
 /// Longest time of one attempt to connect.
 const ATTEMPT: Duration = Duration::from_secs(2);
@@ -49,7 +49,7 @@ fn connect(address: &SocketAddr) -> io::Result<OwnedFd> {
     Ok(stream.into())
 }
 
-/// Meets all ranks as rank 0, then sends each the addresses of the others.
+/// Meets all ranks as rank 0, then sends each rank the addresses of the others.
 fn gather(listener: &TcpListener, ranks: u16, meeting: &mut Meeting<'_>) -> Result<(), MeetError> {
     let mut table = vec![0; usize::from(ranks) * ENTRY];
     let mut reception = Reception::new(listener, HELLO_BYTES + MORE_BYTES, usize::from(ranks));
@@ -67,11 +67,11 @@ fn gather(listener: &TcpListener, ranks: u16, meeting: &mut Meeting<'_>) -> Resu
     Ok(())
 }
 
-/// Meets all ranks as a rank other than rank 0. An `io::Error` in the result concerns rank 0's address.
+/// Meets all ranks as a rank other than rank 0. An `io::Error` in the result is an error about rank 0's address.
 fn come(rank_0: SocketAddr, job: &Job, meeting: &mut Meeting<'_>) -> Result<(), Result<MeetError, io::Error>> {
     let rank = job.rank;
-    // Finds the address of this host that faces rank 0, because the other ranks use it too. Connecting a datagram
-    // socket finds the address without sending anything.
+    // Finds the address of this host on the way to rank 0, because the other ranks reach this host by it too.
+    // Connecting a datagram socket finds the address without sending anything.
     let any = if rank_0.is_ipv4() { IpAddr::from([0; 4]) } else { Ipv6Addr::UNSPECIFIED.into() };
     let probe = UdpSocket::bind((any, 0)).map_err(Err)?;
     probe.connect(rank_0).map_err(Err)?;

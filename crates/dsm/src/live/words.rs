@@ -1,7 +1,7 @@
-//! A part of a rank's memory that the ranks of one host share. Atomic words in it guard its other bytes.
+//! A part of a rank's memory that the ranks of one host share. Atomic words in this part guard its other bytes.
 //!
-//! `models/` has a module of the same name on loom. It runs every interleaving of `post.rs`, `gates.rs` and
-//! `offers.rs`, which use this module.
+//! `models/` replaces this module by a module of the same name that uses loom. With it, the models check the
+//! interleavings of `post.rs`, `gates.rs` and `offers.rs`, which use this module.
 #![allow(unsafe_code, reason = "memory that other processes change meanwhile, never behind a reference")]
 
 use std::os::fd::AsFd;
@@ -23,7 +23,7 @@ impl Words {
         Ok(Self { mapping: Mapping::shared(memory, offset, len)? })
     }
 
-    /// Returns the address of `len` bytes from `offset` on. Panics if they are not all in the mapping.
+    /// Returns the address of `len` bytes from `offset` on. Panics if these bytes do not all lie in the mapping.
     #[inline]
     fn at<T>(&self, offset: usize, len: usize) -> *mut T {
         assert!(offset.checked_add(len).is_some_and(|end| end <= self.mapping.len()), "within the memory");
@@ -47,15 +47,15 @@ impl Words {
         unsafe { AtomicU8::from_ptr(self.at(offset, 1)) }
     }
 
-    /// Copies bytes to `offset`. The caller's use of the words ensures that no other rank accesses these bytes
-    /// meanwhile. A rank that ignores the words damages only the bytes that it reads itself.
+    /// Copies bytes to `offset`. The caller uses the atomic words so that no other rank accesses these bytes during the
+    /// copy. A faulty rank that ignores the words can only spoil the bytes that it reads itself.
     pub(super) fn write(&self, offset: usize, bytes: &[u8]) {
         // SAFETY: `at` checks that the bytes lie in the mapping. No reference to them exists in this process.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset, bytes.len()), bytes.len()) };
     }
 
-    /// Appends `count` bytes from `offset` on to `into`. The caller's use of the words ensures that no other rank
-    /// changes these bytes meanwhile.
+    /// Appends `count` bytes from `offset` on to `into`. The caller uses the atomic words so that no other rank changes
+    /// these bytes during the copy.
     pub(super) fn append_to(&self, into: &mut Vec<u8>, offset: usize, count: usize) {
         into.reserve(count);
         // SAFETY: `at` checks that the bytes lie in the mapping. `into` has room for them, and they are written before

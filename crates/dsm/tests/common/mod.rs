@@ -32,7 +32,7 @@ impl Random {
     }
 }
 
-/// The access to a page that its protection allows.
+/// The accesses to a page that its protection allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     None,
@@ -379,7 +379,7 @@ impl Node {
             }),
             Action::Invalidate { run } => {
                 self.set_access(run, Access::None);
-                // The old bytes must not be read any more, so they are overwritten.
+                // The old bytes must not be read any more, so the test overwrites them.
                 run.pages().for_each(|page| self.memory[page as usize] = [0xee; PAGE]);
             }
             Action::Reopen { run } => run.pages().for_each(|page| {
@@ -413,7 +413,7 @@ impl Node {
     /// Evicts a page, if the rank is its home and the page is in memory.
     pub fn take_out(&mut self, page: u32) {
         if self.machine.is_home(page) && !self.away.contains_key(&page) {
-            // The old bytes must not be read any more, so they are overwritten.
+            // The old bytes must not be read any more, so the test overwrites them.
             let bytes = std::mem::replace(&mut self.memory[page as usize], [0xdd; PAGE]);
             self.away.insert(page, bytes);
             self.access[page as usize] = Access::None;

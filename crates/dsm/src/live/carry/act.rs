@@ -13,13 +13,14 @@ use crate::codec;
 use crate::coherence::{Action, Message, Purpose, Rank, Run, State};
 use crate::diff;
 
-/// Pages opened around the accessed one, if they belong to this rank and no other rank shares them.
+/// Size in pages of the aligned block around an accessed page. An access opens the pages of the block that belong to
+/// this rank and that no other rank shares.
 const AROUND: u32 = 64;
-/// Most pages named in one frame when their bytes do not travel with it.
+/// Maximum number of pages named in one frame whose bytes do not travel with the frame.
 const NAMED_MAX: usize = 16_384;
-/// Most home pages that are brought into memory at a time to be sent.
+/// Maximum number of home pages that are brought into memory together in order to send them.
 const FEW: usize = 32;
-/// Bytes of a [`Message::Joined`] frame, which announces a read of a page.
+/// Size in bytes of a [`Message::Joined`] frame, which announces a read of a page.
 const JOINED_BYTES: usize = HEADER_BYTES + 4;
 
 impl Engine {
@@ -124,7 +125,7 @@ impl Engine {
         codec::encode(message, &self.bodies, sequence, self.is_guarded, &mut frame);
         self.counts.frames_sent += 1;
         self.counts.bytes_sent += frame.len() as u64;
-        // An error is ignored here. The next read of the link notices that it is closed.
+        // Ignored: if the link is closed, its next read notices that.
         if let Ok(Some(emptied)) = peer.link.send(frame, message.urgency()) {
             self.spare = emptied;
         }
@@ -143,8 +144,8 @@ impl Engine {
         self.bodies.clear();
         let is_carried = match &self.limit {
             None => !self.is_zero_copy || self.machine.is_carried(page),
-            // If there is no room to keep the page in memory until its reader has read it, the message carries its
-            // bytes.
+            // If there is no room to keep the page in memory until its reader has read it, the message carries the
+            // page's bytes.
             Some(limit) => !self.is_zero_copy || limit.is_exceeded(&self.region),
         };
         if is_carried {
@@ -282,11 +283,13 @@ impl Engine {
         if let Some(limit) = &mut self.limit {
             limit.copy_comes(&mut self.region, page)?;
         }
-        // Correct ranks send ascending page numbers. In other messages, a page that is not found counts as zeroes.
+        // Correct ranks send ascending page numbers. In a message with another order, a page that is not found counts
+        // as a page without a body.
         let at = source.pages.binary_search(&page).ok();
         match at.and_then(|at| source.bodies.get(at)) {
             Some(body) if !body.is_empty() => self.region.write(page, 0, body),
-            // The page's home has already written the bytes into this page, or this rank has read them.
+            // The page already has its bytes: its home has written them, or this rank has read them from the home's
+            // memory.
             _ if source.is_in_place => {}
             _ => match memory_of(&self.peers, source.from) {
                 Some(memory) if self.is_zero_copy => self.region.take_from(memory, page),
@@ -327,15 +330,15 @@ impl Engine {
         match self.touch {
             Some((touched, write)) if touched == page => self.show_own(page, write),
             // A page that is not in memory is not brought in just because another page was accessed. Its own first
-            // access traps.
+            // access will trap.
             Some(_) if self.limit.as_ref().is_some_and(|limit| !limit.is_in(page)) => Ok(()),
             _ => self.show_own(page, true),
         }
     }
 
-    /// Shows a home page that may not be in memory, with other pages that will probably be accessed next. Pages that
-    /// come for a read stay protected until a write. If nobody writes to them, they need not be written to the backing
-    /// store again.
+    /// Makes a home page accessible, even if the page is not in memory yet. Does the same for other pages that will
+    /// probably be accessed next. Pages that come into memory for a read stay protected until a write. If nobody writes
+    /// to them, they need not be written to the backing store again.
     fn show_own(&mut self, page: u32, write: bool) -> Result<(), Trouble> {
         let Some(limit) = &mut self.limit else { return Ok(self.region.show(page, true)?) };
         let machine = &self.machine;
@@ -360,7 +363,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Shows a page as its state allows, and wakes the threads that wait for it.
+    /// Makes a page accessible as its state allows, and wakes the threads that wait for the page.
     fn wake(&mut self, page: u32) -> Result<(), Trouble> {
         let state = self.machine.state(page);
         match state {
