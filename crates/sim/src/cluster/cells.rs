@@ -79,7 +79,7 @@ pub type Progress<'a> = &'a (dyn Fn(f64) -> bool + Sync);
 /// Runs all cells of a configuration, `jobs` runs at a time. [`Config::check`] must have accepted the configuration.
 ///
 /// # Errors
-/// A [`RunError`] says why there is no result.
+/// Returns a [`RunError`] if a policy cannot be built, or if `progress` has stopped the runs.
 pub fn run_all(config: &Config, jobs: usize, progress: Progress<'_>) -> Result<Vec<Row>, RunError> {
     let cells = cells(config);
     let (seeds, total) = (config.seeds as usize, cells.len() * config.seeds as usize);

@@ -19,7 +19,8 @@ use super::schedule::Info;
 /// The shipped file: every setting with its default.
 pub const DEFAULT: &str = include_str!("default.toml");
 
-/// Limits: on the processes, on the threads and pages of all processes, and on the frames of all memories.
+/// Largest numbers of processes, of threads and pages of all processes together, and of frames of all memories
+/// together.
 const PROCESSES_MAX: u64 = 1 << 13;
 const THREADS_MAX: u64 = 1 << 16;
 const ALL_PAGES_MAX: u64 = 1 << 23;
