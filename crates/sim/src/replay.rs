@@ -93,7 +93,7 @@ pub fn replay_with(mut reader: Reader<'_>, policy: &mut dyn Policy) -> Result<Re
 struct Player<'a> {
     policy: &'a mut dyn Policy,
     in_view: Vec<u64>,
-    /// Pages that the filter refused since the last victim.
+    /// Pages that the pager's filter refused as victims since the last victim.
     refused: HashSet<u32>,
     done: Replayed,
 }
