@@ -37,8 +37,8 @@ fn read(diff: &[u8], page_bytes: usize) {
         return;
     }
     assert!(pieces > 0, "a diff of nothing");
-    // The input need not be the shortest form of a diff, so it may encode to other bytes. But a new diff of the changed
-    // page must give the same page.
+    // The input need not be the shortest encoding of the changes, so encoding them again may give other bytes. But a
+    // new diff of the changed page must give the same page.
     let mut again = Vec::new();
     Differ::new().encode(&before, &page, &mut again);
     let mut copy = before.clone();

@@ -16,10 +16,10 @@ use crate::memory::within;
 
 /// Time limit of a call. It is longer than any wait for a server that has closed its end of the connection.
 const SOON: Duration = Duration::from_secs(60);
-/// Most replies, and most acknowledgements, that one session receives.
+/// Most replies that one session receives. The same limit holds for its acknowledgements.
 const TAKEN_MAX: usize = 32;
 
-/// A server that sends given bytes on the first and the second connection after each input.
+/// A server that sends the bytes of an input on the first two connections that the client opens for this input.
 struct Liar {
     endpoint: Endpoint,
     speech: Mutex<Speech>,
@@ -28,7 +28,7 @@ struct Liar {
 
 #[derive(Default)]
 struct Speech {
-    /// The bytes to send on each further connection. The last element is for the next connection.
+    /// The bytes to send on each further connection. The next connection gets the last element.
     next: Vec<Vec<u8>>,
     /// Connections that were answered. They stay open, because a client that writes to a closed connection would stop
     /// before it has read all bytes.

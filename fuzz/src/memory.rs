@@ -17,7 +17,8 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // An error is ignored. A thread that is ending has no counters any more, so its last frees are not counted.
+    // An error is ignored. The counters of a thread that is ending may already be gone, so its last frees are not
+    // counted.
     let (Ok(()) | Err(_)) = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         PEAK.with(|peak| peak.set(peak.get().max(held.get())));

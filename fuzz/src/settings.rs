@@ -18,7 +18,7 @@ use crate::memory::within;
 pub(crate) fn run(data: &[u8]) {
     let Some((how, rest)) = first(data) else { return };
     let text = String::from_utf8_lossy(rest);
-    // Any input may take 1 MiB of memory. Policies need it, because they are built to check their names and values.
+    // Any input may take 1 MiB of memory, because a policy is built to check its name and its values.
     within(text.len(), 64, 1 << 20, || match how % 3 {
         0 => values(&text),
         1 => variables(&text),

@@ -5,7 +5,8 @@
 //! shared memory. The handler waits until the engine's thread has brought the page. If the engine's thread waited for
 //! one of these locks, neither thread would ever go on.
 //!
-//! The allocator cannot be part of `hanare-dsm`: the command links that crate too, and has another allocator.
+//! The allocator cannot be part of `hanare-dsm`. The `hanare` command also links `hanare-dsm`, and has another
+//! allocator.
 
 // Without this line, the linker would leave the C functions out.
 extern crate dsm as _;

@@ -3,7 +3,7 @@
 use hanare_sys::memory::Memory;
 use thiserror::Error;
 
-/// A size beyond all memory of the machine or cgroup.
+/// The error for a size that is larger than the whole memory of the machine or cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{what} {asked} is more than the {total} that {whose}; give less", asked = about(*bytes), total = about(memory.total_bytes), whose = owner(memory))]
 pub struct TooMuch {

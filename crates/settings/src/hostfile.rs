@@ -58,7 +58,7 @@ pub enum HostfileError {
         /// The first host, which is the compute node.
         compute: String,
     },
-    /// `-n` does not fit the number of hosts in the file.
+    /// The number given with `-n` is below 2 or above the number of hosts in the file.
     #[error("-n {count} does not fit {file}, which names {hosts} hosts; give 2 to {hosts} (the compute node counts)")]
     Count {
         /// The file's name.

@@ -149,7 +149,7 @@ impl fmt::Display for PageSize {
 /// How accesses to absent far pages are trapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// The best mode that the machine allows.
+    /// Hanare chooses the best mode that the machine allows.
     Auto,
     /// A handler thread reads userfaultfd. This mode works with every system call.
     Thread,
@@ -163,11 +163,11 @@ pub enum Mode {
 /// `vm.overcommit_memory`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overcommit {
-    /// Refuses an allocation that does not fit into the servers' room together with the pages accessed so far.
+    /// Refuses an allocation if its size plus the size of all pages accessed so far exceeds the servers' room.
     Heuristic,
     /// Refuses no allocation. The run ends only if the servers are full.
     Always,
-    /// Refuses an allocation that does not fit into the servers' room together with all earlier allocations.
+    /// Refuses an allocation if its size plus the size of all earlier allocations exceeds the servers' room.
     Never,
 }
 

@@ -1,6 +1,6 @@
 //! A small machine: a memory of a fixed number of pages, a policy that chooses which page leaves, and counters. The
-//! machine follows the pager's rules, but has no transit states. Pages move at once, and the filter accepts every page
-//! in view.
+//! machine follows the pager's rules, but a page arrives or leaves in no time. Every page in memory may be chosen as a
+//! victim.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use hanare_paging::{PageId, limits};
 
 use crate::string::{RefString, Step};
 
-/// Which references to pages in view the policy sees.
+/// Which references to pages in memory the policy sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Visible {
     /// The policy sees the references that trap in a live run. These are the first write to a page that a read brought
@@ -32,7 +32,8 @@ pub struct Figures {
     pub protects: u64,
 }
 
-/// The policy broke its contract: it named no victim, although this number of pages was in view.
+/// The error of a policy that broke its contract: it named no victim, although a page had to leave. The field is the
+/// number of pages in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NoVictim(pub u32);
 
@@ -45,7 +46,8 @@ impl fmt::Display for NoVictim {
 impl std::error::Error for NoVictim {}
 
 const IN_VIEW: u8 = 1;
-/// The page was written since it came in. A further write does not trap. Its eviction writes the page back.
+/// The page was written since it came in, so a further write does not trap. When the page is evicted, it is written
+/// back.
 const OPEN: u8 = 2;
 const HIDDEN: u8 = 4;
 /// The server has bytes of the page.
@@ -54,7 +56,7 @@ const HELD: u8 = 8;
 /// Number of steps between two reports of progress.
 const STRIDE: usize = 1 << 16;
 
-/// The memory. Its state is one byte for each page, beside the policy's state.
+/// The simulated memory. Its state is one byte for each page.
 pub(crate) struct Memory {
     pages: Vec<u8>,
     in_view: u32,
@@ -94,7 +96,7 @@ impl Memory {
         self.in_view -= 1;
     }
 
-    /// Drops a page's bytes in memory and on the server. Returns whether the page was in view.
+    /// Drops a page's bytes in memory and on the server. Returns whether the page was in memory.
     pub(crate) fn discard(&mut self, page: u32) -> bool {
         let was = self.has(page);
         self.in_view -= u32::from(was);
@@ -102,7 +104,7 @@ impl Memory {
         was
     }
 
-    /// References a page in view. Returns whether the access traps.
+    /// References a page in memory. Returns whether the access traps.
     pub(crate) fn reference(&mut self, page: u32, write: bool) -> bool {
         let flags = &mut self.pages[page as usize];
         let traps = *flags & HIDDEN != 0 || write && *flags & OPEN == 0;
@@ -204,7 +206,7 @@ mod tests {
     use hanare_paging::Space;
     use hanare_paging::policy::build;
 
-    /// Asks to unmap every page as soon as it comes in, and records the calls that it gets.
+    /// A policy that asks to unmap every page as soon as the page comes in, and records the calls to the policy.
     #[derive(Default)]
     struct Observer {
         requests: Vec<PageId>,

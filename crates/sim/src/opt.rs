@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use crate::machine::{Figures, Memory};
 use crate::string::{RefString, Step};
 
-/// The next reference of a page that is discarded before it is referenced again, or is not referenced again at all.
+/// The value for the next reference of a page that is discarded first, or is not referenced again.
 const NEVER: u32 = u32::MAX;
 
 /// Runs OPT over a reference string in a memory of `capacity` pages, at least one. The state needs eight bytes for each
@@ -18,7 +18,7 @@ pub fn run(string: &RefString, capacity: u32) -> Figures {
     let mut memory = Memory::new(string.pages(), capacity);
     let mut next_of = vec![0; string.pages() as usize];
     // The heap may hold outdated entries. After a page is referenced again, its old entry lies in the past, so it sorts
-    // below every valid entry. The entry of a page that left is skipped.
+    // below every valid entry. The entry of a page that left is skipped when it is popped.
     let mut farthest: BinaryHeap<(u32, u32)> = BinaryHeap::new();
     for (index, step) in string.steps().enumerate() {
         let (page, write) = match step {

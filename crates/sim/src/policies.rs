@@ -19,7 +19,7 @@ const SIMPLE: &str = "simple";
 /// A size of local memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Local {
-    /// A share of the distinct pages referenced.
+    /// Percentage of the number of distinct pages referenced.
     Percent(u8),
     /// A number of pages.
     Pages(u32),
@@ -64,7 +64,7 @@ pub struct Job {
     pub visible: Visible,
     /// Seed of the random numbers that policies draw.
     pub seed: u64,
-    /// Units of one block, as in the recorded run; 1 for no blocks.
+    /// Number of units (pages) in one block, as in the recorded run; 1 for no blocks.
     pub block_units: u32,
 }
 
@@ -290,7 +290,7 @@ mod tests {
         assert!((1660..=1700).contains(&rows[1].figures.misses), "{:?}", rows[1]);
         assert!((rows[0].ratio_to_opt - 3000.0 / rows[1].figures.misses as f64).abs() < 1e-9);
         assert_eq!((rows[2].figures.misses, rows[3].ratio_to_opt, rows[2].ratio_to_simple), (10, 1.0, 1.0));
-        // Simple was run, too, because the ratio needs it.
+        // Simple was run, too, because the ratio needs it. So three policies ran in two sizes.
         assert_eq!(last.into_inner(), 3000 * 6);
         let empty = RefString::default();
         assert_eq!(simulate(&empty, &job, &|_, _| {}), Err(SimError::NoReferences));

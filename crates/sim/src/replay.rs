@@ -12,9 +12,10 @@ use hanare_paging::trace::{Reader, Record, TraceError};
 pub struct Replayed {
     /// Number of recorded victims that the policy named again.
     pub victims: u64,
-    /// Number of recorded requests without a victim that had no victim again.
+    /// Number of recorded requests for a victim that the policy answered with none, in the recorded run and again in
+    /// the replay.
     pub none: u64,
-    /// Number of recorded requests to unmap a page that the policy made again.
+    /// Number of recorded requests to unmap a page that the policy made again in the replay.
     pub hidden: u64,
     /// Whether recording stopped before the run ended.
     pub cut: bool,
@@ -37,7 +38,7 @@ pub enum ReplayError {
         recorded: Option<PageId>,
         /// The policy's answer in the replay.
         replayed: Option<PageId>,
-        /// Number of victims before this record that agree.
+        /// Number of earlier victims that are the same in the record and in the replay.
         after: u64,
     },
 }
@@ -92,7 +93,7 @@ pub fn replay_with(mut reader: Reader<'_>, policy: &mut dyn Policy) -> Result<Re
 struct Player<'a> {
     policy: &'a mut dyn Policy,
     in_view: Vec<u64>,
-    /// Pages that the filter refused since the last victim.
+    /// Pages that the pager's filter refused as victims since the last victim.
     refused: HashSet<u32>,
     done: Replayed,
 }
@@ -141,7 +142,8 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Whether a record is possible, so that the policy may rely on its contract.
+    /// Whether a record is possible. The policy relies on its contract, so impossible records must not reach the
+    /// policy.
     fn is_possible(&self, record: Record) -> bool {
         match record {
             Record::Inserted(page, _) | Record::Forgotten(page) | Record::Coming(page) => !self.is_in_view(page),

@@ -119,7 +119,7 @@ impl RefString {
         Ok(string)
     }
 
-    /// Makes the string of a recorded run: the references that were seen, the discards, and the time that passed.
+    /// Makes the string of a recorded run: the references that the policy saw, the discards, and the time that passed.
     ///
     /// # Errors
     /// The trace is incomplete.

@@ -110,7 +110,7 @@ proptest! {
 
     #[test]
     fn the_string_of_a_trace_is_what_was_seen(steps in steps(true)) {
-        // If no page is replaced, the policy sees every reference that costs something.
+        // All pages fit into memory, so the policy sees every reference that costs something.
         let string = RefString::new(steps);
         let (trace, figures) = record("fifo", &string, PAGES);
         let (header, seen) = RefString::from_trace(&trace).unwrap();
@@ -159,8 +159,8 @@ fn another_policys_victims_are_told_apart_and_nonsense_is_refused() {
     let string = RefString::new((0..40).map(Step::Write).chain([Step::Read(39), Step::Read(3), Step::Write(50)]));
     let (trace, _) = record("fifo", &string, 20);
     assert!(replay(&trace).is_ok_and(|replayed| replayed.victims == 22));
-    // The trace was recorded with FIFO, but its header names Simple. The two policies differ when pages come back at
-    // addresses that Simple's walk has passed.
+    // The trace was recorded with FIFO, but its header names Simple. Simple evicts pages in the order of their
+    // addresses. Its victims differ from FIFO's when pages come in at descending addresses.
     let tape = Tape::default();
     let mut recorder = Recorder::new(build("fifo", SPACE).unwrap(), Box::new(tape.clone()));
     let back_and_forth = RefString::new([9, 8, 7, 6, 5, 4].map(Step::Read));

@@ -1,4 +1,4 @@
-//! Runs every combination of the settings over several seeds, in parallel on all processors.
+//! Runs every combination of the settings with several seeds, in parallel on all processors.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -16,7 +16,7 @@ use super::schedule::Info;
 pub struct Cell {
     /// The network.
     pub network: Network,
-    /// Duration of a remote access for each level of the tree, in clocks.
+    /// Number of clocks that a remote access takes for each level of the tree that it climbs.
     pub remote_cost_clk: u32,
     /// The replacement method.
     pub replacement: Replacement,
@@ -34,7 +34,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Returns the mean of a figure over the seeds.
+    /// Returns the mean over the seeds of the value that `of` reads from an outcome.
     #[must_use]
     pub fn mean(&self, of: impl Fn(&Outcome) -> f64) -> f64 {
         self.outcomes.iter().map(of).sum::<f64>() / self.outcomes.len().max(1) as f64
@@ -79,7 +79,7 @@ pub type Progress<'a> = &'a (dyn Fn(f64) -> bool + Sync);
 /// Runs all cells of a configuration, `jobs` runs at a time. [`Config::check`] must have accepted the configuration.
 ///
 /// # Errors
-/// A [`RunError`] says why there is no result.
+/// Returns a [`RunError`] if a policy cannot be built, or if `progress` has stopped the runs.
 pub fn run_all(config: &Config, jobs: usize, progress: Progress<'_>) -> Result<Vec<Row>, RunError> {
     let cells = cells(config);
     let (seeds, total) = (config.seeds as usize, cells.len() * config.seeds as usize);

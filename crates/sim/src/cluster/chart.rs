@@ -15,7 +15,7 @@ const BOTTOM: f64 = 46.0;
 const LEGEND: f64 = 260.0;
 /// Height of a line of the legend, in pixels.
 const LINE: f64 = 20.0;
-/// Distance between the marks of two networks over one scheduler, in pixels.
+/// Horizontal distance between the marks of two networks for the same scheduler, in pixels.
 const APART: f64 = 16.0;
 
 /// Makes a page with these rows. `note` is the text above the figures.
@@ -37,7 +37,7 @@ pub fn page(title: &str, note: &str, rows: &[Row]) -> String {
     html
 }
 
-/// Returns the distinct values of a figure, in the order of the rows.
+/// Returns the distinct values that `of` reads from the rows, in the order of the rows.
 fn distinct<T: PartialEq>(rows: &[Row], of: impl Fn(&Row) -> T) -> Vec<T> {
     let mut found = Vec::new();
     for value in rows.iter().map(of) {
@@ -48,7 +48,7 @@ fn distinct<T: PartialEq>(rows: &[Row], of: impl Fn(&Row) -> T) -> Vec<T> {
     found
 }
 
-/// One line of a panel: a network and a replacement method. The line runs over the schedulers.
+/// The network and the replacement method of one line in a panel. The line has a point for each scheduler.
 type Series = (String, String);
 
 fn series(row: &Row) -> Series {

@@ -1,5 +1,5 @@
-//! Checks claims against results: the paper's conclusions from its figures (paper 5, section 4), and ours about our
-//! scheduler.
+//! Checks claims against results: the paper's conclusions from its figures (paper 5, section 4), and a claim about the
+//! scheduler `settle`, which is not in the paper.
 //!
 //! Cells are compared seed by seed, because the same seed gives the same order of arrival in all cells. A difference is
 //! a tie if its mean is within one standard error of 0. More seeds could decide a tie either way.
@@ -35,7 +35,8 @@ impl Verdict {
 pub struct Case {
     /// The network, the remote cost, and all other values that distinguish this case.
     pub place: String,
-    /// Number of points by which the claim is met, as the mean over the seeds. It is negative if the claim is not met.
+    /// Mean over the seeds of the difference that the claim compares, in points. It is negative if the claim is not
+    /// met.
     pub margin_points: f64,
     /// Standard error of `margin_points`, in points; 0 for one seed.
     pub error_points: f64,
@@ -93,7 +94,7 @@ impl Claim {
     }
 }
 
-/// Returns all claims for which these rows have figures.
+/// Returns all claims that can be judged from these rows.
 #[must_use]
 pub fn claims(rows: &[Row]) -> Vec<Claim> {
     let all = [
@@ -139,7 +140,7 @@ fn above(a: &Row, b: &Row) -> Vec<f64> {
     a.outcomes.iter().zip(&b.outcomes).map(|(a, b)| rate(a) - rate(b)).collect()
 }
 
-/// Returns the row that differs from `row` only by this replacement and scheduler.
+/// Returns the row with this replacement and scheduler that has the network and the remote cost of `row`.
 fn beside<'a>(rows: &'a [Row], row: &Row, replacement: &str, scheduler: &str) -> Option<&'a Row> {
     rows.iter().find(|other| {
         same_machine(other, row)
@@ -167,7 +168,7 @@ fn methods(rows: &[Row]) -> Vec<Case> {
     pairs.map(|(kind, lru)| case(place(kind, false, true), &above(kind, lru))).collect()
 }
 
-/// Returns the rows of the paper's other schedulers with the network, cost and replacement of `row`.
+/// Returns the rows with the network, remote cost and replacement of `row`, but with another scheduler of the paper.
 fn rivals<'a>(rows: &'a [Row], row: &'a Row) -> impl Iterator<Item = &'a Row> {
     rows.iter().filter(|other| {
         of_paper(other)
@@ -192,7 +193,7 @@ fn gap(rows: &[Row], like: &Row) -> Vec<f64> {
 }
 
 fn gaps(rows: &[Row]) -> Vec<Case> {
-    // The row of algo4 is used once for all schedulers of its network and cost.
+    // Each pair of network and remote cost counts once. Its row with `algo4` represents the pair.
     let of_algo4 = || rows.iter().filter(|row| of(row, "kind", "algo4") && rivals(rows, row).next().is_some());
     let mut cases = Vec::new();
     for cheap in of_algo4() {

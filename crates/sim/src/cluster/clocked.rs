@@ -31,7 +31,7 @@ impl History for Log {
 }
 
 impl Log {
-    /// Lets the placed threads execute up to `end`, exclusive.
+    /// Lets the threads that have a processor execute up to clock `end`, exclusive.
     pub(super) fn quantum(&mut self, world: &mut World<'_>, begin: u64, end: u64, seed: u64) {
         for clock in begin..end {
             for cluster in 0..world.runners.len() as u32 {

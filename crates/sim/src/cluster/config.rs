@@ -19,7 +19,8 @@ use super::schedule::Info;
 /// The shipped file: every setting with its default.
 pub const DEFAULT: &str = include_str!("default.toml");
 
-/// Limits: on the processes, on the threads and pages of all processes, and on the frames of all memories.
+/// Largest numbers of processes, of threads and pages of all processes together, and of frames of all memories
+/// together.
 const PROCESSES_MAX: u64 = 1 << 13;
 const THREADS_MAX: u64 = 1 << 16;
 const ALL_PAGES_MAX: u64 = 1 << 23;
@@ -37,13 +38,15 @@ pub struct Config {
     pub schedulers: Vec<&'static Info>,
     /// Replacement methods.
     pub replacements: Vec<Replacement>,
-    /// Duration of a remote access for each level of the tree, in clocks.
+    /// The remote costs to simulate. Each is the number of clocks that a remote access takes for each level of the tree
+    /// that it climbs.
     pub remote_costs: Vec<u32>,
     /// Number of runs of each cell. The seeds start at 1.
     pub seeds: u32,
     /// All other settings. Each cell sets its network and remote cost.
     pub model: Model,
-    /// The file that the user gave, if any. `group_lines` holds the line of each process group in it.
+    /// Name of the user's file, if there is one. `group_lines` holds the line number of each process group in this
+    /// file.
     file: Option<String>,
     group_lines: Vec<usize>,
 }
@@ -148,7 +151,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Sets one setting, such as `costs.disk_clk`. The value is written as in the file, but may lack quotes.
+    /// Sets one setting, such as `costs.disk_clk`. The value has the same form as in the file, but its quotes may be
+    /// omitted.
     ///
     /// # Errors
     /// The setting is unknown, or the value is not allowed. The message lists what is valid.
@@ -172,7 +176,7 @@ impl Config {
         (setting.set)(self, given, load).map_err(|more| match more {
             Some(more) => format!("{key}: {more}"),
             None => {
-                // If the value is a list, the message names the first item that is refused on its own.
+                // If the value is a list, the message names the first item that would also be refused alone.
                 let refused = |item: &&Given<'_>| (setting.set)(&mut self.clone(), item, load) == Err(None);
                 let blamed = given.items().iter().find(refused).unwrap_or(given);
                 format!("{key} cannot be {blamed}; it takes {}", setting.takes)

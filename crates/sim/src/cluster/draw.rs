@@ -1,13 +1,13 @@
-//! Random numbers from a seed. A number depends only on its place, so the order of requests changes no number.
+//! Random numbers from a seed. Each number depends only on the seed and its place, and not on the order of requests.
 
-/// Mixes a word (the finisher of SplitMix64).
+/// Mixes the bits of a 64-bit word with the finisher of SplitMix64.
 pub(crate) const fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
 
-/// Returns the number of a seed at place (`a`, `b`).
+/// Returns the random number of this seed at the place (`a`, `b`).
 pub(crate) const fn at(seed: u64, a: u64, b: u64) -> u64 {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     mix(mix(mix(seed.wrapping_add(STEP)) ^ a.wrapping_mul(STEP)).wrapping_add(b.wrapping_mul(STEP)))
@@ -22,7 +22,7 @@ pub(crate) struct Draw {
 }
 
 impl Draw {
-    /// Starts one stream of numbers of a seed.
+    /// Starts the stream with number `stream` of the random numbers of `seed`.
     pub(crate) fn new(seed: u64, stream: u64) -> Self {
         Self { seed, stream, count: 0 }
     }

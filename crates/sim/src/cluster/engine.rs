@@ -1,7 +1,8 @@
 //! The event-skipping engine: it advances from one fault or synchronisation to the next.
 //!
-//! A thread's pages in its cluster's memory change only by its own faults. So the thread's next fault follows from its
-//! reference string alone. The references before the fault are computed only when a policy needs them.
+//! While a thread runs on a cluster, only the thread's own faults change which of its pages the cluster's memory holds.
+//! So the thread's next fault follows from its reference string alone. The references before the fault are computed
+//! only when a policy needs them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -32,7 +33,7 @@ impl History for FromStrings {
             Some(after) => Some(thread.since + after),
             None => thread.recent.iter().rev().find_map(|interval| clock_of(interval, last)),
         };
-        // A reference outside all intervals is older than the oldest interval kept, so it is too old.
+        // If no kept interval contains the write, it is older than all kept intervals, so it is too old to count.
         clock.is_some_and(|clock| clock + clocks > now.clock)
     }
 }
@@ -46,7 +47,7 @@ enum Next {
     Sync,
 }
 
-/// One event: its clock, its cluster and its kind. Within a clock, clusters take turns from the left.
+/// One event: its clock, its cluster and its kind. Events of the same clock are ordered by their clusters' numbers.
 type Event = Reverse<(u64, u32, Next)>;
 
 /// The effective clock of the next reference to an absent page, and the page's index in the thread's table.
@@ -64,7 +65,7 @@ impl Engine {
         Self { events: BinaryHeap::new(), absent: (0..clusters).map(|_| BinaryHeap::new()).collect() }
     }
 
-    /// Lets the placed threads execute up to `end`, exclusive.
+    /// Lets the threads that have a processor execute up to clock `end`, exclusive.
     pub(super) fn quantum(&mut self, world: &mut World<'_>, end: u64, seed: u64) {
         self.events.clear();
         for cluster in 0..world.runners.len() as u32 {
@@ -153,7 +154,8 @@ impl Engine {
         }
     }
 
-    /// Marks the pages of the thread's own table that its fault replaced as absent. Empties the list of these pages.
+    /// Empties the list `world.lost` of the pages that the thread's own fault replaced. Records the next reference to
+    /// each of these pages as a reference to an absent page.
     fn take_lost(&mut self, world: &mut World<'_>, cluster: u32, at: u64) {
         let Some(runner) = &world.runners[cluster as usize] else { return };
         let thread = &world.state.threads[runner.thread as usize];
@@ -235,7 +237,8 @@ mod tests {
             let thread = &world.state.threads[0];
             let misses = world.counts.first_touches + world.counts.disk_reads;
             assert!(world.counts.disk_reads > 300, "{:?}", world.counts);
-            // At the end, the thread may still wait for one more page that it missed.
+            // At the end, the thread may wait for a page. The miss is counted then, but the reference is not executed
+            // yet.
             let expected = textbook(&tables[0], thread.effective, frames as usize);
             assert!(misses == expected || misses == expected + 1, "{misses} misses, the textbook has {expected}");
         }

@@ -1,5 +1,5 @@
-//! Links of the network that are busy during a transfer, so that other transfers wait. The paper ignores this effect
-//! (3.1), so it is an option.
+//! The links of the network. A transfer keeps links busy, so that other transfers wait. The paper ignores this effect
+//! (section 3.1), so it is an option here.
 
 use super::model::Model;
 use super::network::Network;
@@ -19,7 +19,7 @@ impl Links {
     }
 
     /// Moves a page from one cluster to another at `clock`. The transfer needs all links of its path at the same time.
-    /// Returns the clocks that it waits until all links are free.
+    /// Returns the number of clocks that the transfer waits until all these links are free.
     pub(super) fn transfer(&mut self, network: &Network, from: u32, to: u32, clock: u64) -> u64 {
         let levels = network.levels(from, to).min(self.free.len() as u32);
         let way: Vec<(usize, usize)> = (0..levels)

@@ -1,7 +1,8 @@
 //! The memory of one cluster: the pages that it holds, and the choice of the page that leaves next.
 //!
-//! A page has a number in this memory while the memory holds the page, or while its policy may remember the page. So
-//! the state of a policy has the size of one memory, not of the whole machine.
+//! The memory gives each page a number, which the policy uses. The page keeps its number while the memory holds the
+//! page, or while the policy may remember the page. So the state of a policy has the size of one memory, not of the
+//! whole machine.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,14 +13,16 @@ use hanare_paging::{PageId, Space, limits};
 /// The replacement method (paper 5, section 3.3).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Replacement {
-    /// Whether kinds and owners count before the policy's order (method 3). If false, they do not count (method 1).
+    /// Whether the kinds and owners of pages decide before the policy's order does (method 3). If false, only the
+    /// policy's order decides (method 1).
     pub by_kind: bool,
-    /// The policy of the pager, in the form that a user writes.
+    /// The pager's policy that orders the pages, in the form that a user writes.
     pub policy: String,
 }
 
 impl Replacement {
-    /// Parses `kind` (method 3), `kind+POLICY`, or `POLICY`. `lru` is method 1.
+    /// Parses `kind` (method 3 with LRU), `kind+POLICY` (method 3 with another policy), or `POLICY` alone. `lru` alone
+    /// is method 1.
     ///
     /// # Errors
     /// There is no such policy. The message lists the valid ones.
@@ -77,15 +80,15 @@ impl Plain {
 pub(super) struct Memory {
     frames: u32,
     used: u32,
-    /// The page of each number in use.
+    /// For each number in use, the page that has the number.
     pages: Vec<u32>,
     free: Vec<u32>,
     order: Order,
     history: u32,
-    /// Numbers of pages that left, oldest first, each with the value of `leavings` at that time. The entry of a page
-    /// that came back is skipped.
+    /// Numbers of the pages that left, oldest first, each with the value of `leavings` when the page left. The entry is
+    /// outdated, and is skipped, if the page has come back since.
     left: VecDeque<(u32, u32)>,
-    /// For each page that left: its number, and the value of `leavings` at that time.
+    /// For each page that left and is remembered: its number, and the value of `leavings` when the page left.
     remembered: HashMap<u32, (u32, u32)>,
     leavings: u32,
 }
@@ -94,8 +97,7 @@ impl Memory {
     /// # Errors
     /// The policy cannot be built.
     pub(super) fn new(frames: u32, history: u32, replacement: &Replacement, seed: u64) -> Result<Self, SpecError> {
-        // A page gets its number before there is room for it. So there is one number more than pages held and
-        // remembered.
+        // There is one number more than the memory can hold and remember pages. So a number is always free.
         let units = frames + history + 1;
         let space = Space { units, block_units: 1, seed, hides: true };
         let order = if replacement.by_kind {
@@ -120,7 +122,7 @@ impl Memory {
         self.used >= self.frames
     }
 
-    /// Returns the page of a number in use.
+    /// Returns the page that has the number `id`. The number must be in use.
     pub(super) fn page(&self, id: u32) -> u32 {
         self.pages[id as usize]
     }
@@ -153,7 +155,7 @@ impl Memory {
         self.free.pop().unwrap_or_default()
     }
 
-    /// Removes a page. `why` says whether the policy may remember it.
+    /// Removes a page. `why` says whether the policy may remember the page.
     pub(super) fn remove(&mut self, id: u32, why: Leave) {
         self.used -= 1;
         match &mut self.order {
@@ -173,7 +175,7 @@ impl Memory {
         while self.remembered.len() > self.history as usize {
             self.forget_oldest();
         }
-        // Removes the entries of pages that came back, so that the queue stays bounded.
+        // Removes the outdated entries of pages that came back, so that the queue stays bounded.
         if self.left.len() > 2 * self.pages.len() {
             let (remembered, pages) = (&self.remembered, &self.pages);
             self.left.retain(|(id, count)| remembered.get(&pages[*id as usize]) == Some(&(*id, *count)));

@@ -2,11 +2,11 @@
 //! a machine of processors. Each processor has a memory, and a tree joins the processors.
 //!
 //! `config` reads the settings, and `model` holds them. `cells` runs all combinations, and `run` runs one combination.
-//! `world` defines the effects of a fault and the steps between quanta. It uses `state`, `memory`, `links` and
-//! `references`. `memory` is the memory of one cluster, which replaces pages with the pager's own kinds and policies.
-//! `schedule` chooses clusters. `engine` drives the world from event to event. `clocked` drives it clock by clock, to
-//! check `engine`. `paper` has the figures to compare with, `claims` checks the paper's conclusions, and `chart` draws
-//! the results. This module opens no file.
+//! `world` defines the effects of a fault and the steps between quanta. `world` uses `state`, `memory`, `links` and
+//! `references`. `memory` is the memory of one cluster. It replaces pages by the kinds and policies of the pager.
+//! `schedule` chooses clusters. `engine` drives the world from event to event. `clocked` drives the world clock by
+//! clock, to check `engine`. `paper` has the figures to compare with, `claims` checks the paper's conclusions, and
+//! `chart` draws the results. This module opens no file.
 
 pub mod cells;
 pub mod chart;

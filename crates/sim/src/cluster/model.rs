@@ -50,19 +50,19 @@ pub struct Rules {
     /// Whether clusters with most of the process's pages come first. If false, the leftmost clusters with any of its
     /// pages come first.
     pub prefer_most: bool,
-    /// Whether a process under algo4 waits, possibly for ever, if its pages are on too few clusters. If false, it is
-    /// placed anew.
+    /// Whether a process under algo4 waits, possibly for ever, if its pages are on too few clusters. If false, the
+    /// process is placed as in its first run.
     pub lost_waits: bool,
 }
 
-/// The urgency of a process: paper 5, section 3.2, after its reference 2.
+/// The weights that determine the urgency of a process (paper 5, section 3.2).
 #[derive(Clone, PartialEq, Debug)]
 pub struct Priority {
     /// Weight of a clock in which a thread waited on a processor. A clock in which the thread executed has weight 1.
     pub waiting: f64,
     /// Priority subtracted for each quantum that the process used.
     pub per_quantum: f64,
-    /// The number of processors for which a quantum counts once. A quantum on more processors counts in proportion.
+    /// The number of processors on which a quantum counts once. A quantum on twice as many processors counts twice.
     pub processors_unit: f64,
     /// Priority subtracted for each `pages_unit` pages in memory.
     pub per_pages: f64,
@@ -70,7 +70,8 @@ pub struct Priority {
     pub pages_unit: f64,
     /// Priority added if the process ran in the last quantum.
     pub ran_last: f64,
-    /// Priority added by our schedulers that weigh pages, if all pages that the process needs are where it ran last.
+    /// Priority that a scheduler with `Info::weighs` adds if all pages that a process needs are on the clusters of its
+    /// last run.
     pub near: f64,
 }
 
@@ -85,13 +86,13 @@ pub struct Model {
     pub page_bytes: u32,
     /// Duration of a disk access, in clocks.
     pub disk_clk: u32,
-    /// Duration of a remote access for each level of the tree, in clocks.
+    /// Number of clocks that a remote access takes for each level of the tree that it climbs.
     pub remote_clk: u32,
-    /// Duration of a message for each level of the tree, in clocks.
+    /// Number of clocks that a message takes for each level of the tree that it climbs.
     pub communication_clk: u32,
     /// Number of clocks from the last arrival at a synchronisation until all threads continue.
     pub sync_clk: u32,
-    /// Number of clocks for which a page transfer keeps each link of its path busy; 0 for links without limit.
+    /// Number of clocks for which a page transfer keeps each link of its path busy. If 0, links are never busy.
     pub link_clk: u32,
     /// Length of a quantum, in clocks.
     pub quantum_clk: u32,
@@ -109,7 +110,8 @@ pub struct Model {
     pub private: Frequencies,
     /// Number of effective clocks between two synchronisations; 0 for no synchronisation.
     pub sync_every_clk: u32,
-    /// Number of threads in one random group of a synchronisation; 0 for all threads of a process.
+    /// Number of threads that synchronise together, as a random group. If 0, all threads of a process synchronise
+    /// together.
     pub sync_threads: u32,
     /// The cost of the first reference to a page.
     pub first_touch: FirstTouch,

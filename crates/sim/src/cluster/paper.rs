@@ -2,7 +2,7 @@
 
 use super::cells::{Cell, Row};
 
-/// The network that Table 3 is for.
+/// The network whose rates Table 3 lists.
 pub const NETWORK: &str = "16";
 
 /// The rows of Table 3: remote cost, replacement, and the rates of algo0 to algo4 in percent. The network has one level
@@ -26,8 +26,8 @@ pub fn rate(cell: &Cell) -> Option<f64> {
     row.2.get(index).copied()
 }
 
-/// Returns the mean absolute error of the effective rates, in points, and the number of cells compared. These are the
-/// cells for which the paper prints a rate.
+/// Returns the mean absolute error of the effective rates, in points, and the number of cells compared. Only cells for
+/// which the paper prints a rate are compared.
 #[must_use]
 pub fn error(rows: &[Row]) -> Option<(f64, usize)> {
     let errors: Vec<f64> = rows.iter().filter_map(|row| Some((row.rate() - rate(&row.cell)?).abs())).collect();

@@ -14,9 +14,9 @@ use super::draw;
 
 /// Number of rounds of the bijection.
 const ROUNDS: usize = 3;
-/// Range of the block length, in bits.
+/// The range of the block length, as exponents of two: a block has 2^12 to 2^20 clocks.
 const BITS: std::ops::RangeInclusive<u32> = 12..=20;
-/// Mean number of slots for each page. Blocks are long enough for it, if the longest block allows it.
+/// Least mean number of slots for each page. Only a table that is too large for the longest block has fewer.
 const SLOTS_MEAN: u32 = 16;
 /// Largest number of pages in one table. Every page must have a slot.
 pub(super) const PAGES_MAX: u32 = 1 << 18;
@@ -36,7 +36,7 @@ pub(super) struct Table {
     bits: u32,
     /// The first slot of each page. The last entry is the number of slots.
     starts: Vec<u32>,
-    /// For each page, the end of its slots for writes. These are the page's first slots.
+    /// For each page, the end of its slots for writes. A page's slots for writes come before its slots for reads.
     write_ends: Vec<u32>,
     /// The page that each slot references. The highest bit marks a write.
     slots: Vec<u32>,

@@ -11,9 +11,9 @@ use super::world::{Counts, World};
 /// The way in which the simulation advances.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stepping {
-    /// It advances from event to event.
+    /// The simulation advances from event to event.
     Events,
-    /// It advances clock by clock. The results are the same, but the run is slow.
+    /// The simulation advances clock by clock. The results are the same, but the run is slow.
     Clocks,
 }
 
@@ -62,7 +62,7 @@ impl std::error::Error for RunError {}
 /// run stops.
 ///
 /// # Errors
-/// A [`RunError`] says why there is no result.
+/// Returns a [`RunError`] if the policy cannot be built, or if `progress` has stopped the run.
 pub fn run(
     model: &Model,
     scheduler: &'static Info,
@@ -101,8 +101,8 @@ pub fn run(
     Ok(outcome(model, &world, quanta, finished))
 }
 
-/// Returns the largest part of its effective quanta that any process has reached. If it is 1 or more, that process has
-/// ended.
+/// Returns the progress of the process that is furthest, as a fraction of the effective quanta after which a process
+/// ends. If the fraction is 1 or more, that process has ended.
 fn furthest(model: &Model, world: &World<'_>) -> f64 {
     let needed = u64::from(model.finish_quanta) * u64::from(model.quantum_clk);
     let parts = world.state.processes.iter().map(|process| {

@@ -42,8 +42,9 @@ impl Landscape<'_> {
         0..self.network.clusters()
     }
 
-    /// Chooses `want` of these clusters that are free. Clusters that hold pages of the process (or most of its pages)
-    /// come first, then the other clusters from the left.
+    /// Chooses `want` of the free clusters in `clusters`. If `Rules::prefer_most` is set, clusters with more pages of
+    /// the process come first. Otherwise, clusters with any page of the process come first. Among equals, the leftmost
+    /// come first.
     fn by_pages(&self, clusters: impl Iterator<Item = u32>) -> Option<Vec<u32>> {
         let free = clusters.filter(|&cluster| self.is_free(cluster));
         let most = if self.rules.prefer_most { u64::MAX } else { 1 };
@@ -129,8 +130,9 @@ fn algo3(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
     land.by_pages(land.home()?)
 }
 
-/// Places a process that has not run yet as `algo2` does. If all its pages on a cluster were replaced, a process has
-/// pages on fewer clusters than it wants. Then a [rule](Rules::lost_waits) decides whether it waits.
+/// Places a process on clusters that hold its pages. A process that has not run yet is placed as by `algo2`. If all its
+/// pages on a cluster were replaced, a process may have pages on fewer clusters than it wants. Then a
+/// [rule](Rules::lost_waits) decides whether the process waits or is placed as by `algo2`.
 fn algo4(land: &Landscape<'_>, draw: &mut Draw) -> Option<Vec<u32>> {
     let has_pages = |cluster: &u32| (land.pages)(*cluster) > 0;
     let is_lost = || !land.rules.lost_waits && land.all().filter(has_pages).count() < land.want as usize;
@@ -140,10 +142,10 @@ fn algo4(land: &Landscape<'_>, draw: &mut Draw) -> Option<Vec<u32>> {
     land.by_pages(land.all().filter(has_pages))
 }
 
-/// Runs a process always where it ran first. At first, the process gets the block whose clusters have the fewest pages
-/// to hold for the processes settled there. Blocks are divided as in a buddy system, so disjoint processes fill the
-/// machine together. A process whose block is in use does not run. No process starves, because the most urgent process
-/// finds all clusters free.
+/// Always runs a process on the clusters of its first run. For its first run, the process gets the block whose clusters
+/// have the fewest pages to hold for the processes that ran there last. Blocks have the sizes of a buddy system, so
+/// processes in disjoint blocks fill the machine together. A process whose clusters are in use does not run. No process
+/// starves, because the most urgent process is placed first, when all clusters are free.
 fn settle(land: &Landscape<'_>, _: &mut Draw) -> Option<Vec<u32>> {
     if !land.last.is_empty() {
         return land.last.iter().all(|&cluster| land.is_free(cluster)).then(|| land.last.to_vec());
@@ -177,7 +179,7 @@ pub fn propose(pages: &[u64], want: u32) -> Option<Vec<u32>> {
         free: &free,
         pages: &|node| pages[node as usize],
         load: &|_| 0,
-        // The job counts as one that ran before, unless no node holds pages.
+        // Any clusters here tell `algo4` that the job ran before, so that `algo4` chooses the nodes by their pages.
         last: &[0],
         want,
         rules: Rules { prefer_most: true, lost_waits: false },
@@ -206,9 +208,9 @@ impl Info {
 /// Sorts the processes by urgency, the most urgent first, and sets the rank of each.
 ///
 /// A scheduler that [weighs](Info::weighs) pages raises a process's priority by up to `priority.near` quanta. It adds
-/// all of them if every page that the process needs is where it ran last, and a proportional part otherwise. So
-/// processes alternate less often, and the process with the fewest pages to fetch continues or returns first. No
-/// process is delayed by more than those quanta.
+/// all these quanta if every page that the process needs is on the clusters of its last run, and a proportional part
+/// otherwise. So processes alternate less often, and the process with the fewest pages to fetch continues or returns
+/// first. No process is delayed by more than `priority.near` quanta.
 pub(super) fn by_priority(state: &mut State<'_>, priority: &Priority, scheduler: &Info) -> Vec<u32> {
     let near = |process: u32| {
         let found = &state.processes[process as usize];
@@ -293,7 +295,7 @@ mod tests {
         assert_eq!(choose("algo3", "4x4", &pages, &[], &[4, 5, 6], 3), Some(vec![5, 6, 4]));
         assert_eq!(choose("algo2", "4x4", &pages, &[4, 5], &[4, 5, 6], 3), Some(vec![8, 9, 10]));
         assert_eq!(choose("algo3", "4x4", &pages, &[4, 5], &[4, 5, 6], 3), None);
-        // Before the first run, the home is the first group with room.
+        // Before the first run, the home is the first group with enough free clusters.
         assert_eq!(choose("algo3", "4x4", &[], &[1, 2], &[], 3), Some(vec![4, 5, 6]));
         assert_eq!(choose("algo2", "4x4", &[], &[1, 5, 6, 8, 9, 12, 13], &[], 3), Some(vec![0, 2, 3]));
     }
@@ -313,7 +315,7 @@ mod tests {
         assert_eq!(choose("settle", "4x4", &[9; 16], &[13, 14], &[], 3), Some(vec![11, 10, 9]));
         assert_eq!(choose("settle", "4x4", &[], &[], &[1, 7, 4], 3), Some(vec![1, 7, 4]));
         assert_eq!(choose("settle", "4x4", &[], &[7], &[1, 7, 4], 3), None);
-        // Three of five clusters do not fit into the last block, which has an odd size.
+        // The last block has only one cluster, so a process that wants three of the five clusters gets the first block.
         assert_eq!(choose("settle", "5", &[], &[], &[], 3), Some(vec![3, 2, 1]));
     }
 
@@ -359,7 +361,7 @@ mod tests {
         assert_eq!(by_priority(&mut state, &priority, algo4), [2, 1, 0, 3]);
         assert_eq!([0, 1, 2, 3].map(|process: usize| state.processes[process].rank), [1, 2, 3, 0]);
         // Pages in memory lower a process's priority. For a scheduler that weighs pages, pages where the process ran
-        // last raise it.
+        // last raise the priority.
         state.processes[2].resident = 10_000;
         assert_eq!(by_priority(&mut state, &priority, algo4), [1, 0, 3, 2]);
     }

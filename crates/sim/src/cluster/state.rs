@@ -71,7 +71,8 @@ pub(super) struct Thread<'a> {
 }
 
 impl Thread<'_> {
-    /// Returns the thread's effective clocks up to this moment. Within a clock, clusters take turns from the left.
+    /// Returns the thread's effective clocks up to this moment. In each clock, clusters execute in the order of their
+    /// numbers.
     pub(super) fn done(&self, now: Moment) -> u64 {
         if self.at_barrier || self.cluster == NONE {
             return self.effective;
@@ -80,7 +81,8 @@ impl Thread<'_> {
         self.effective + until.saturating_sub(self.since)
     }
 
-    /// Ends an interval at an effective clock. Drops intervals that ended more than `keep` clocks earlier.
+    /// Ends the thread's present interval at an effective clock. Drops intervals that ended more than `keep` clocks
+    /// earlier.
     pub(super) fn close(&mut self, effective: u64, keep: u64) {
         let length = effective - self.effective;
         if length > 0 {

@@ -19,7 +19,7 @@ pub(super) trait History {
     fn last(&self, state: &State<'_>, thread: u32, index: u32, range: std::ops::Range<u64>) -> Option<u64>;
     /// Whether the thread referenced the page at `index` of its table at an effective clock in `range`.
     fn referenced(&self, state: &State<'_>, thread: u32, index: u32, range: std::ops::Range<u64>) -> bool;
-    /// Whether a thread wrote a page less than `clocks` clocks before `now`.
+    /// Whether a thread wrote the page at `index` of its table less than `clocks` clocks before `now`.
     fn wrote(&self, state: &State<'_>, thread: u32, index: u32, now: Moment, clocks: u64) -> bool;
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Runner {
     pub(super) thread: u32,
     /// For each page of the thread's table: the page's number in this memory, or [`NONE`].
     pub(super) ids: Vec<u32>,
-    /// Effective clock up to which the policy knows the references.
+    /// The thread's effective clock when its references were last reported to the policy.
     reported: u64,
 }
 
@@ -57,9 +57,9 @@ pub struct Counts {
     pub disk_reads: u64,
     /// Number of pages replaced.
     pub evictions: u64,
-    /// Number of clocks waited for busy links.
+    /// Number of clocks that transfers waited for busy links.
     pub link_wait_clk: u64,
-    /// Number of clocks for which clusters had a thread.
+    /// Number of clocks for which clusters had a thread, summed over the clusters.
     pub placed_clk: u64,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct World<'a> {
     pub(super) model: &'a Model,
     pub(super) state: State<'a>,
     pub(super) runners: Vec<Option<Runner>>,
-    /// Pages of the faulting thread's own table that its fault replaced. The engine empties the list.
+    /// Indices of pages in the faulting thread's table that the fault replaced. The engine empties the list.
     pub(super) lost: Vec<u32>,
     pub(super) counts: Counts,
     memories: Vec<Memory>,
@@ -166,8 +166,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Reports a shared page's kind to the memories that hold the page, except to the memory of `but`. With more than
-    /// two copies, the kind has not changed, so nothing is reported.
+    /// Reports a shared page's kind to the memories that hold the page, except to the memory of cluster `but`. With
+    /// more than two copies, the kind has not changed, so nothing is reported.
     fn report_kind(&mut self, page: u32, but: u32) {
         let found = &self.state.pages[page as usize];
         if found.is_shared() && found.copies.len() <= 2 {
@@ -201,8 +201,9 @@ impl<'a> World<'a> {
         true
     }
 
-    /// Returns the page that leaves next. A page under update may not leave. With `unseen`, a page may not leave either
-    /// if it was referenced after the last report to the policy. The policy's order does not contain that reference.
+    /// Returns the number of the page that leaves next. A page whose copies are being updated may not leave. If
+    /// `unseen` is true, a page that the thread referenced after the last report to the policy may not leave either.
+    /// The policy's order does not contain such a reference.
     fn victim(&mut self, history: &impl History, now: Moment, unseen: bool) -> Option<u32> {
         let (state, runner) = (&self.state, self.runners[now.cluster as usize].as_ref()?);
         let (model, update_clk) = (self.model, self.update_clk);
@@ -238,7 +239,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Returns the clocks that a write to the page at `index` waits until all copies are updated.
+    /// Returns for how many clocks a write to the page at `index` waits until all copies are updated.
     pub(super) fn update_wait(&self, cluster: u32, index: u32) -> u64 {
         let Some(runner) = &self.runners[cluster as usize] else { return 0 };
         let page = self.state.page_of(runner.thread, index);
@@ -396,7 +397,8 @@ fn update_time(model: &Model, state: &State<'_>, page: u32, cluster: u32) -> u64
     u64::from(model.communication_clk) * u64::from(levels)
 }
 
-/// Returns the clock at which a thread executed an effective clock. Returns `None` if that was not in this interval.
+/// Returns the clock at which a thread executed the effective clock `effective`. Returns `None` if the thread did not
+/// execute it in this interval.
 pub(super) fn clock_of(interval: &Interval, effective: u64) -> Option<u64> {
     let after = effective.checked_sub(interval.effective).filter(|after| *after < interval.length)?;
     Some(interval.clock + after)
