@@ -17,7 +17,7 @@ use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Tell
 /// The faults of a store. The rates are in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// The rate of reads that are complete at once. A later poll completes the other reads.
+    /// The rate of reads that are complete when `read` returns. A later poll completes the other reads.
     pub at_once: u64,
     /// The rate of reads that are refused ([`Begun::Full`]) while other reads are in progress.
     pub full: u64,
@@ -27,7 +27,7 @@ pub struct Faults {
     pub writes_later: bool,
     /// The maximum number of units that the store can hold.
     pub units_max: usize,
-    /// The number of the call from which on the store is lost. `None` if it is never lost.
+    /// The number of the first call that reports the store as lost. `None` if the store is never lost.
     pub lost_at: Option<u64>,
 }
 
@@ -227,7 +227,8 @@ impl Store for Faulty {
         if !state.reads.is_empty() && state.chance(self.faults.full) {
             return Ok(Begun::Full);
         }
-        // This panics now, and not in a later poll, if a unit is not held.
+        // A read of a unit that is not held must panic in this call and not in a later poll. So this statement reads
+        // the bytes already here.
         drop(Self::bytes_of_read(&state, read, self.unit_bytes));
         if state.chance(self.faults.at_once) {
             self.hand_over(state, read, take);

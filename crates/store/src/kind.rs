@@ -124,8 +124,8 @@ impl Kind {
         })
     }
 
-    /// Returns the door, the descriptor that opens further links to the private server, and drops the rest. Returns
-    /// `None` if the store is on memory servers.
+    /// Returns the door, the descriptor that opens further links to the private server, and drops the rest of the
+    /// store. Returns `None` if the store is on memory servers.
     #[must_use]
     pub fn into_door(self) -> Option<OwnedFd> {
         match self {

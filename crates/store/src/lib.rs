@@ -3,8 +3,8 @@
 //!
 //! The store moves bytes and records where each page is held. It makes no decisions about pages and starts no threads.
 //! Its user polls it ([`Store::poll`]) to receive the pages that have arrived. Its user also runs the senders
-//! ([`Remote::send`]), and learns from them which writes have ended. Only this crate places pages on servers, watches
-//! their room and silence, and starts the private server of a run.
+//! ([`Remote::send`]), and learns from them which writes have ended. Only this crate places pages on servers, checks
+//! the servers' free space and silence, and starts the private server of a run.
 //!
 //! [`Store::read`], [`Store::write`], [`Store::release`] and [`Store::poll`] with [`Turn::Receive`] are part of the
 //! fault path. They allocate nothing and acquire no lock that the program could hold.
@@ -83,7 +83,7 @@ pub struct Read {
     /// The frame (local memory outside the program's view) that receives the bytes. `None` if the program's own mapping
     /// receives them.
     pub frame: Option<FrameId>,
-    /// The number of pages, from the first on, that the program's mapping gets writable.
+    /// The number of pages, counted from the first, that become writable in the program's mapping.
     pub writable: u32,
 }
 
@@ -103,8 +103,8 @@ pub trait Take {
     /// The memory at `from` holds `len` bytes, which do not change during the call.
     unsafe fn part(&mut self, read: &Read, at: usize, from: *const u8, len: usize);
 
-    /// Called after a poll has completed the read. Not called for a read that was complete at once ([`Begun::Done`]).
-    /// The store holds no lock during this call.
+    /// Called after a poll has completed the read. Not called for a read that was complete when [`Store::read`]
+    /// returned ([`Begun::Done`]). The store holds no lock during this call.
     fn arrived(&mut self, read: &Read);
 
     /// Returns memory with room for a slot and for all bytes of any read. No other code uses this memory.
@@ -150,7 +150,7 @@ pub enum Saved {
     Later,
 }
 
-/// The source of an answer about room.
+/// Which reports of the servers [`Store::room`] uses for its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
     /// Answer from the last reports of the servers.
@@ -167,7 +167,7 @@ pub struct Room {
     /// The bytes of all placement extents that contain pages of this process. `None` if the store does not use
     /// placement extents.
     pub placed_bytes: Option<u64>,
-    /// The time of the oldest server's report on which these numbers rest, in nanoseconds on CLOCK_MONOTONIC.
+    /// The time of the oldest server report that these numbers use, in nanoseconds on CLOCK_MONOTONIC.
     pub known_ns: u64,
 }
 
@@ -185,10 +185,11 @@ pub enum Turn {
 /// The result of a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Polled {
-    /// No read is in progress. [`Turn::Rest`] returns this only if no write is in progress or queued either.
-    /// [`Turn::Upkeep`] always returns this.
+    /// For [`Turn::Receive`]: no read is in progress. For [`Turn::Rest`]: no read or write is in progress or queued.
+    /// [`Turn::Upkeep`] always returns this value.
     Idle,
-    /// Another thread is receiving. For [`Turn::Rest`], a read or write is in progress or queued.
+    /// For [`Turn::Receive`]: another thread is receiving. For [`Turn::Rest`]: a read or write is in progress or
+    /// queued.
     Busy,
     /// This thread looked for arrived pages.
     Received,
@@ -203,7 +204,7 @@ pub enum Words {
     NoRoom,
 }
 
-/// A store's message about itself, which is displayed as part of a line.
+/// Displays what a store says about itself, without a line end, for use inside a longer line.
 #[derive(Clone, Copy)]
 pub struct Telling<'a>(pub &'a dyn Store, pub Words);
 

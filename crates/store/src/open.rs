@@ -98,8 +98,8 @@ fn slots(link: Result<Attachment, LinkError>, shape: Shape, upkeep: &'static Ato
     Ok(Kind::Slots(Box::new(slots)))
 }
 
-/// Opens the links to memory servers. If several processes share a far address space, each slot is placed by itself. A
-/// longer placement extent would reserve room for pages that other processes store.
+/// Opens the links to memory servers. If several processes share a far address space, each slot is a placement extent
+/// (a range that one server holds as a whole). A longer extent would reserve room for pages that other processes store.
 fn open_servers(
     servers: &[ServerSpec],
     key: Option<&Path>,

@@ -78,7 +78,7 @@ impl Placement {
         self.servers[server].capacity
     }
 
-    /// Marks a server as full, so that its capacity is what it holds now.
+    /// Marks a server as full. Sets its capacity to the number of blocks in use.
     pub(crate) fn close(&mut self, server: usize) {
         let server = &mut self.servers[server];
         server.capacity = server.used;

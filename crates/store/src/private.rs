@@ -1,14 +1,15 @@
-//! Starts the private memory server of one run, which is used when the user names no server. The server ends with the
-//! run.
+//! Starts the private memory server of one run. A run uses a private server when the user names no server. The server
+//! ends with the run.
 //!
 //! The server is `hanare serve --private SOCKET` in a process group of its own. So Ctrl-C reaches the program but not
 //! the server that holds its memory. The server's standard input is a pipe whose other end only this process holds. If
 //! this process is killed, the server reads the end of the pipe and ends too. On standard output the server prints one
 //! line: `ready`, or `failed: REASON`.
 //!
-//! After the program has ended in good order, its children may go on. Each child holds the other end of a second pipe,
-//! the *tree*. This process then sends [`ENDED`]. The server ends when the last child and the last session have ended.
-//! If any of them is left, the server prints [`STAYS`] and goes on by itself.
+//! After the program has ended in good order, its children may go on. Each child holds the writing end of a second
+//! pipe, the *tree*. When the program has ended, this process sends [`ENDED`] to the server. The server ends when the
+//! last child and the last session have ended. If a child or session is left, the server prints [`STAYS`] and goes on
+//! without this process.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -91,7 +92,8 @@ pub const STAYS: &str = "stays";
 pub struct Private {
     child: Child,
     lines: Lines,
-    /// The directory of the socket. The server makes and removes it, because the server may outlive a killed starter.
+    /// The directory of the socket. The server makes and removes it, because the server may live longer than this
+    /// process.
     dir: PathBuf,
 }
 
@@ -109,8 +111,8 @@ impl Private {
         if let Some(spill) = options.spill {
             serve.arg("--spill").arg(spill);
         }
-        // The server must not inherit a run's variables. Otherwise it would page its own memory, or act as a rank of a
-        // shared-memory program.
+        // The server must not inherit the environment variables of a run. Otherwise it would page its own memory, or
+        // act as a rank of a shared-memory program.
         let ours = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"HANARE_") || name == "LD_PRELOAD";
         for (name, _) in std::env::vars_os().filter(|(name, _)| ours(name)) {
             serve.env_remove(name);
@@ -154,10 +156,10 @@ impl Private {
     /// program left behind still need the server, it goes on by itself.
     pub fn program_ended(mut self) {
         let told = self.child.stdin.as_mut().is_some_and(|stdin| stdin.write_all(ENDED).is_ok());
-        // A server that is about to end prints nothing more.
+        // A server that goes on prints `STAYS`. A server that ends prints nothing more.
         if told && matches!(self.lines.next(STOP_TIMEOUT), Said::Line(line) if line == STAYS) {
-            // The guard is forgotten and so does not end the server. The server's standard input closes when this
-            // process ends.
+            // `self` is forgotten, so that its `drop` does not end the server. The server's standard input closes when
+            // this process ends.
             std::mem::forget(self);
         }
     }
@@ -246,8 +248,8 @@ impl Lines {
     }
 }
 
-/// Starts a private server for this process only, which ends with this process. Returns the path of its socket. The
-/// server gets half of the available memory, divided by the number of `processes`. The command is `HANARE_BIN`, or
+/// Starts a private server for this process only. The server ends with this process. Returns the path of its socket.
+/// The server gets half of the available memory, divided by the number of `processes`. The command is `HANARE_BIN`, or
 /// `hanare` from PATH. With `counters`, the server polls on idle CPUs while this process has faults.
 ///
 /// # Errors
@@ -259,7 +261,7 @@ pub fn for_this_process(processes: u64, counters: Option<BorrowedFd<'_>>) -> Res
     let options = PrivateOptions { command: &command, memory, spill: None, tree: None, warm: counters };
     let server = Private::start(&options)?;
     let socket = server.socket();
-    // The guard is never dropped. The server ends when this process ends.
+    // `server` is never dropped, because its `drop` would end the server. The server ends when this process ends.
     std::mem::forget(server);
     Ok(socket)
 }

@@ -95,9 +95,9 @@ pub struct Remote {
     silent: Duration,
     /// The time of the last check of the links, in nanoseconds on CLOCK_MONOTONIC.
     watched_ns: AtomicU64,
-    /// The time of the first check of the links after a long pause, in nanoseconds on CLOCK_MONOTONIC. After such a
-    /// pause, this process was stopped or the whole machine slept. The servers may have been stopped as well, so
-    /// silence before this time does not count.
+    /// The time of the first check of the links after the last long pause of the checks, in nanoseconds on
+    /// CLOCK_MONOTONIC. During the pause, this process or the whole machine was stopped. The servers may have been
+    /// stopped as well, so silence before this time does not count.
     woke_ns: AtomicU64,
 }
 
@@ -357,9 +357,9 @@ impl Remote {
         Ok(())
     }
 
-    /// Returns an error if a server was silent for too long while reads wait for it. The caller holds the receiving
-    /// end. It began to look for a reply at `looked_ns` and found none. A request that is still being sent does not
-    /// count.
+    /// Returns an error if a server was silent for too long while reads wait for the server. The caller holds the
+    /// receiving end. The caller began to look for a reply at `looked_ns` and found none. While another thread is
+    /// sending a request to the server, the result is never an error.
     fn check_reads(&self, index: usize, looked_ns: u64) -> Result<(), StoreError<'_>> {
         let server = &self.servers[index];
         let is_silent = || self.is_silent(server.last_reply_ns.load(Relaxed), looked_ns);
@@ -375,8 +375,8 @@ impl Remote {
     fn is_silent(&self, last_ns: u64, looked_ns: u64) -> bool {
         let since_ns = last_ns.max(self.woke_ns.load(Acquire));
         looked_ns.saturating_sub(since_ns) > self.silent.as_nanos() as u64
-            // If the links were not checked for long, a pause has just ended or still lasts. Then the silence does not
-            // count.
+            // If the links have not been checked for longer than `PAUSE_NS`, this process itself was paused. The
+            // server's silence in that time does not count.
             && now_ns().saturating_sub(self.watched_ns.load(Acquire)) <= PAUSE_NS
     }
 
@@ -413,7 +413,8 @@ impl Store for Remote {
         Ok(Begun::Later)
     }
 
-    /// Queues the write-back of a page that is in a frame. The caller of [`Remote::send`] learns when it ends.
+    /// Queues the write-back of a page that is in a frame. The caller of [`Remote::send`] learns when the write-back
+    /// ends.
     unsafe fn write(&self, write: &Write, _: &mut dyn FnMut(*mut u8)) -> Result<Saved, StoreError<'_>> {
         let Write { page, bytes, frame: Some(frame), at: Some(from), .. } = *write else {
             debug_assert!(false, "a page that goes to a server waits in a frame");

@@ -1,8 +1,8 @@
-//! A store in slots of the private server. The slots are in a memfd, and past its limit in a spill file. This process
-//! maps the memfd and copies the slots itself.
+//! A store in slots of the private server. The slots are in a memfd, and beyond the memfd's limit in a spill file. This
+//! process maps the memfd and copies the slots itself.
 //!
-//! So a fault sends no request to the server and wakes no thread. The server grants slots in runs ahead of need
-//! ([`Turn::Upkeep`]). A write itself asks for slots only if none is free.
+//! Because this process copies the slots itself, a fault sends no request to the server and wakes no thread. The server
+//! grants slots in runs ahead of need ([`Turn::Upkeep`]). A write itself asks for slots only if none is free.
 
 use std::fmt;
 use std::fs::File;
@@ -23,15 +23,15 @@ use shared::Shared;
 mod fork;
 mod shared;
 
-/// The minimum number of bytes of slots in one request. A request doubles the bytes granted so far, but asks for at
-/// most [`GRANT_BYTES_MAX`].
+/// The minimum number of bytes of slots in one request. A request asks for as many bytes as were granted so far, but
+/// for at most [`GRANT_BYTES_MAX`].
 const GRANT_BYTES_MIN: usize = 4 << 20;
 /// The maximum number of bytes of slots in one request.
 const GRANT_BYTES_MAX: usize = 64 << 20;
 /// The bit in a slot number which says that the slot is in the spill file.
 const SPILLED: u32 = 1 << 31;
-/// The time in nanoseconds for which slots must stay free before some are given back. Slots for coming write-backs are
-/// kept.
+/// The time in nanoseconds for which slots must stay free before some are given back to the server. Slots that coming
+/// write-backs will need are kept.
 const IDLE_NS: u64 = 2_000_000_000;
 /// The maximum number of bytes of idle slots that are given back at once.
 const IDLE_BYTES_MAX: usize = 64 << 20;
@@ -68,11 +68,11 @@ pub struct Slots {
     /// The smallest number of free slots since `idle_since_ns`.
     idle_slots: AtomicU32,
     idle_since_ns: AtomicU64,
-    /// A futex word. A thread that leaves few free slots increments the word, and wakes one thread that waits on it.
+    /// A futex word. When few free slots are left, a thread increments the word, and wakes one thread that waits on it.
     wait_word: &'static AtomicU32,
     /// The number of threads that read slots at this moment.
     readers: AtomicU32,
-    /// A thread holds this lock while it replaces a shared slot by one of this process's own.
+    /// A thread holds this lock while it replaces a shared slot by a slot that only this process uses.
     unsharing: LockCell<()>,
 }
 
@@ -168,7 +168,8 @@ impl Slots {
     /// # Safety
     /// The page's `len` bytes must be at `here` and must not change meanwhile.
     unsafe fn is_as_held(&self, unit: u32, here: *const u8, len: usize) -> bool {
-        // SAFETY: both addresses have `len` bytes. The slot belongs to the page, and nobody writes to the slot.
+        // SAFETY: `len` bytes can be read at both addresses. The slot belongs to the page, and no thread writes to the
+        // slot.
         let is_same = |there| unsafe { copy::equal(here, there, len) };
         self.reading(|| self.locate(unit).ok().map(is_same)).unwrap_or(false)
     }
@@ -189,8 +190,8 @@ impl Slots {
         Ok((self.slots + position) as *const u8)
     }
 
-    /// Calls `visit` for each slot of a held range. Each call gets the number of bytes before its piece, and the
-    /// location and length of the piece.
+    /// Calls `visit` for each slot of a held range. Each call receives the piece's offset in the range, and the piece's
+    /// location and length.
     fn pieces<'a>(
         &'a self,
         unit: u32,
@@ -286,7 +287,8 @@ impl Slots {
         }
     }
 
-    /// Releases units. If no unit of a slot is left, the slot becomes free, or returns to the server if it was shared.
+    /// Releases units. If no unit of a slot is left, the slot becomes free. A slot that was shared with a forked
+    /// process is returned to the server instead.
     fn let_go(&self, unit: u32, count: u32) {
         let mut table = self.table.lock();
         for unit in unit..unit + count {
@@ -330,8 +332,8 @@ impl Slots {
     fn give_back_idle(&self) {
         let keep = self.grant_slots();
         let most = (IDLE_BYTES_MAX / self.slot_bytes) as u32;
-        // The link stays locked until the end. Another thread that finds no free slot must not ask for more before
-        // these slots are given back.
+        // The link stays locked until this function returns. Another thread that finds no free slot must not ask for
+        // more before these slots are given back.
         let mut control = self.control.lock();
         let mut slots: Vec<u32> = {
             let mut table = self.table.lock();
@@ -390,7 +392,8 @@ impl Slots {
         };
         match granted {
             Ok(()) => Ok(()),
-            // The server is full, but another thread was granted its last slots while this thread waited for the link.
+            // The server is full, but another thread received the server's last slots while this thread waited for the
+            // link. This thread can use one of them.
             Err(LinkError::Full) if self.free_slots.load(Relaxed) > 0 => Ok(()),
             Err(LinkError::Full) => Err(StoreError::NoSlot),
             Err(source) => Err(StoreError::Lost { server: "private memory server", source }),

@@ -1,5 +1,6 @@
-//! Tests of both stores with servers in this process. Random writes, reads and releases are compared with a simple
-//! model. Every byte that is held must be read back. `HANARE_SEED` repeats a run.
+//! Tests of `Slots` and `Remote` with servers in this process. Random writes, reads and releases are compared with a
+//! simple model. Every byte that is held must be read back. The environment variable `HANARE_SEED` sets the seed, to
+//! repeat a run.
 
 use std::cell::RefCell;
 use std::sync::Mutex;

@@ -4,7 +4,8 @@
 //! wait here would delay every fault.
 //!
 //! Each frame (local memory outside the program's view) has an entry for its write-back, because a frame has at most
-//! one. A waiting discard is a bit of its slot. Each server has a list of the extents that have such bits.
+//! one write-back. Each slot has a bit that says whether its discard waits. Each server has a list of the extents in
+//! which such a bit is set.
 //!
 //! A slot's discard waits only while none of the slot's units is held, queued for writing or being written.
 //! A write-back cancels the discard of its slot. This is safe because units that are not held are never read, so a
@@ -19,8 +20,9 @@ use super::bits::Bits;
 use super::{EXTENT_BYTES, WRITES_AT_ONCE};
 use crate::placement::Placement;
 
-/// The minimum free room of a server, in bytes, for new extents near older ones. With less free room, new extents go to
-/// the server with the most room. Other processes may have used some room since the server's last report.
+/// The minimum free room of a server, in bytes, for new extents next to extents that it already holds. With less free
+/// room, new extents go to the server with the most room. Other processes may have used some room since the server's
+/// last report.
 const MARGIN_BYTES: usize = 4 << 20;
 
 const _: () = assert!(SERVERS_MAX < u16::MAX as usize);
@@ -69,13 +71,13 @@ impl Discard {
 pub(super) enum Ended {
     /// The server has the page.
     Held,
-    /// The write-back now waits for the server with this index.
+    /// The write-back now waits to be sent to the server with this index.
     GoesTo(usize),
     /// No server has room for the page.
     Nowhere,
 }
 
-/// A frame's waiting write-back. `next` is the frame after it in the server's list.
+/// A frame's waiting write-back. `next` is the frame after this frame in the server's list.
 #[derive(Clone, Copy, Default)]
 struct Waiting {
     from: usize,
@@ -240,9 +242,9 @@ impl Places {
         }
     }
 
-    /// Records a server's answer to a write-back. If `took` is true, the server took the page. Otherwise it had no
-    /// room. Adds to `vain` the ranges that the server still holds but that nobody needs there any more. They must be
-    /// discarded before anything else is sent to this server.
+    /// Records a server's answer to a write-back. `took` is true if the server stored the page, and false if it had no
+    /// room. Adds to `vain` the ranges that this server still holds although no page needs them. The caller must
+    /// discard these ranges before it sends anything else to this server.
     pub(super) fn ended(&mut self, job: WriteBack, server: usize, took: bool, vain: &mut Vec<Discard>) -> Ended {
         let unit = job.page.0;
         let here = self.server_of(unit);
@@ -264,7 +266,8 @@ impl Places {
         Ended::GoesTo(to)
     }
 
-    /// Marks these units as held by their server, because their write-back has ended.
+    /// The extent has moved to another server, because `server` refused another page of the extent. This page must
+    /// follow.
     fn mark_held(&mut self, unit: u32, count: u32) {
         let server = self.server_of(unit);
         for slot in self.slots(unit, count) {
@@ -290,8 +293,8 @@ impl Places {
                 continue;
             }
             if self.writing.any(slot * self.slot_units, self.slot_units) {
-                // A write-back to the slot is in flight, so the slot is not discarded now. A release of the written
-                // unit discards it later.
+                // A write-back to the slot is in flight, so the slot is not discarded now. A later release of the
+                // written unit discards the slot.
                 self.slots_of[server] -= 1;
             } else {
                 self.discards.set(slot, 1);
@@ -314,8 +317,8 @@ impl Places {
     }
 
     /// Moves waiting discards of a server to `into`, until there are `ranges_max` ranges. An extent is always moved
-    /// completely, and adjacent ranges are joined. Their room counts as free from now on, because later messages follow
-    /// these discards.
+    /// completely, and adjacent ranges are joined. The room of these ranges counts as free from now on, because the
+    /// server receives these discards before any later message.
     pub(super) fn take_discards(&mut self, server: usize, ranges_max: usize, into: &mut Vec<Discard>) {
         while into.len() < ranges_max {
             let links = &self.next_listed;

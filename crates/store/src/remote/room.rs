@@ -27,12 +27,14 @@ impl Remote {
         (capacity.saturating_mul(self.extent_bytes as u64), used.saturating_mul(self.extent_bytes as u64))
     }
 
-    /// Returns the time of the oldest of the servers' last reports of their room, in nanoseconds on CLOCK_MONOTONIC.
+    /// Compares the times of the servers' last room reports. Returns the oldest of them, in nanoseconds on
+    /// CLOCK_MONOTONIC.
     pub(super) fn room_known_ns(&self) -> u64 {
         self.servers.iter().map(|server| server.room_known_ns.load(Relaxed)).min().unwrap_or(0)
     }
 
-    /// Asks all servers for their room and waits for the answers. Waits at most until a server would count as silent.
+    /// Asks all servers for their room and waits for the answers. Waits at most for the time after which a silent
+    /// server counts as lost.
     pub(super) fn ask_for_room(&self) {
         let numbers: Vec<u32> = self.servers.iter().map(|server| server.asked.fetch_add(1, AcqRel) + 1).collect();
         (0..self.servers.len()).for_each(|server| self.notify(server));

@@ -75,7 +75,7 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
         let end = Instant::now() + SOON;
         while !done() {
             assert!(Instant::now() < end, "it does not come");
-            // This poll is like that of a running program. It must not report the server as silent.
+            // The test polls for upkeep, as a running program does. The poll must not report the server as silent.
             remote.poll(Turn::Upkeep, &mut &*taker).expect("a server that answers");
             std::thread::sleep(Duration::from_millis(10));
         }

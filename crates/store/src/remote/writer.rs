@@ -2,8 +2,8 @@
 //! each write-back.
 //!
 //! All waiting discards are sent before the next write-back, because they make room for it. There is at most one
-//! discard for each slot, and only for slots that were written back before. So the discards end, and write-backs do not
-//! wait for ever.
+//! discard for each slot, and only for slots that were written back before. So the number of discards is bounded, and
+//! write-backs do not wait for ever.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -91,14 +91,15 @@ struct Sending<'a, 'b> {
 }
 
 impl<'a> Sending<'a, '_> {
-    /// Sends what waits and reads the answers that have arrived. Sleeps if there is nothing to do.
+    /// Sends the waiting discards and write-backs, and reads the answers that have arrived. Sleeps if there is nothing
+    /// to do.
     fn go_on(&mut self) -> Result<(), StoreError<'a>> {
         let wait_word = self.server().wait_word.load(Acquire);
         // `writes_in_flight` is set before anything is removed from the queue. So a thread that finds the queue empty
         // also finds `writes_in_flight` set.
         self.server().writes_in_flight.store(1, Release);
-        // `asked` is read before the discards are sent. A thread that asks for room expects its own discards to be
-        // counted.
+        // A thread that asks for room has queued its discards before. `asked` is read before the discards are sent, so
+        // the server frees these discards first and counts their room in its answer.
         let asked = self.server().asked.load(Acquire);
         if self.send_discards()? {
             self.send_writes()?;
@@ -132,7 +133,7 @@ impl<'a> Sending<'a, '_> {
 
     // ---- sending ---------------------------------------------------------------------------------------------------
 
-    /// Sends waiting discards. Returns true if none waits any more.
+    /// Sends waiting discards. Returns true if no discard waits after that.
     fn send_discards(&mut self) -> Result<bool, StoreError<'a>> {
         let mut discards = std::mem::take(&mut self.sender.vain);
         let room = UNACKNOWLEDGED_MAX.saturating_sub(self.sender.unacknowledged.len()).min(DISCARDS_AT_ONCE);
@@ -233,7 +234,7 @@ impl<'a> Sending<'a, '_> {
             Some(Sent::RoomRequest(number)) => Some(number),
             Some(Sent::Discard) | None => None,
         };
-        // The room is recorded after the write-backs, because the server counts what was just written as held.
+        // The room is recorded after the write-backs, because the server's report already counts their pages as held.
         if ack.status == AckStatus::Done {
             self.remote.note_room(self.sender.index, ack.capacity_bytes);
         }

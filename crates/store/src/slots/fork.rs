@@ -19,7 +19,7 @@ impl Slots {
         Ok(attachment)
     }
 
-    /// Returns the door, the descriptor that opens further links to the server, and drops the rest.
+    /// Returns the door, the descriptor that opens further links to the server, and drops the rest of the store.
     pub(crate) fn into_door(self) -> OwnedFd {
         self.control.into_inner().door
     }
@@ -36,8 +36,8 @@ impl Slots {
         Ok(again)
     }
 
-    /// Replaces the shared slot of a unit's extent by a slot of this process's own. If `whole` is false, copies the
-    /// shared slot's bytes. Otherwise the caller is about to write all bytes of the slot.
+    /// Replaces the shared slot of a unit's extent by a slot that only this process uses. If `whole` is true, the
+    /// caller is about to write all bytes of the slot. Otherwise copies the shared slot's bytes.
     #[cold]
     pub(super) fn unshare(&self, unit: u32, whole: bool, bounce: *mut u8) -> Result<(), StoreError<'_>> {
         let _alone = self.unsharing.lock();
@@ -75,12 +75,12 @@ impl Slots {
             }
         };
         match self.place(new, 0) {
-            // SAFETY: `from` is the old slot, to which nobody writes, or the filled `bounce`, which has room for a
-            // slot. No table contains the new slot yet.
+            // SAFETY: `from` is the old slot, to which nobody writes, or `bounce`, which now contains the old slot's
+            // bytes. `to` is the new slot, which no table contains yet. Each has `slot_bytes` bytes.
             Ok(to) => unsafe { copy::copy(from, to.cast_mut(), self.slot_bytes) },
             Err(position) => {
-                // SAFETY: `from` is the old slot, to which nobody writes, or the filled `bounce`, which has room for a
-                // slot.
+                // SAFETY: `from` is the old slot, to which nobody writes, or `bounce`, which now contains the old
+                // slot's bytes. Both have `slot_bytes` bytes.
                 let bytes = unsafe { std::slice::from_raw_parts(from, self.slot_bytes) };
                 self.write_spill(position, bytes)?;
             }
@@ -94,11 +94,11 @@ impl Slots {
         let mut control = self.control.lock();
         let count = {
             let mut table = self.table.lock();
-            // A thread that began to read before a slot was released may still be reading the slot. New readers do not
-            // find it.
+            // Slots are given back only while no thread reads. A thread that began to read before a slot was released
+            // may still be reading the slot. Later readers do not find the slot in the table.
             if self.readers.load(SeqCst) > 0 { 0 } else { table.shared.take_runs(&mut runs, SPILLED) }
         };
-        // The next poll with `Turn::Upkeep` notices a failed link.
+        // A failed link is not reported here. The next poll with `Turn::Upkeep` notices it.
         if count == 0 || control.give_back_runs(&runs[..count]).is_err() {
             return false;
         }

@@ -31,7 +31,7 @@ impl Shared {
     pub(crate) fn add_all(&mut self, slot_of: &[u32]) {
         for (word, slots) in self.extents.iter_mut().zip(slot_of.chunks(64)) {
             let bits = slots.iter().rev().fold(0, |bits, &slot| bits << 1 | u64::from(slot != 0));
-            // A word whose extents were never used is not written, so its memory stays unused.
+            // A word without bits to set is not written, so the kernel allocates no memory for it.
             if bits != 0 {
                 *word = bits;
             }

@@ -1,7 +1,8 @@
 //! Tests of the store's tables with fake servers. Write-backs, discards, answers and refusals happen in random order.
 //!
-//! The tests would find this error: no unit of a slot of 2 MiB is held, so the slot is discarded. But the write-back of
-//! one of its units is still in flight. The server first stores this unit and then discards it with the slot.
+//! The tests find this error, for example: no unit of a slot of 2 MiB is held, so the slot is discarded. But the
+//! write-back of one of its units is still in flight. The server first stores this unit and then discards it with the
+//! slot.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -80,7 +81,8 @@ impl World {
             small_frames: 5,
             wide_frames: 0,
         };
-        // The servers report room for all extents. Other clients then use some of it, so a server may refuse earlier.
+        // The placement believes that each server has room for all extents. Other clients use some of this room, so a
+        // server may refuse a page.
         let placement = Placement::new(&vec![u64::from(UNITS / EXTENT_UNITS); slots_max.len()]);
         World {
             places: Places::new(shape, EXTENT_BYTES, placement, slots_max.len()),
@@ -118,7 +120,8 @@ impl World {
         }
     }
 
-    /// Sends what waits for a server, as a sender does. At most about `discards_max` discards are sent.
+    /// Sends the waiting write-backs and discards of a server, as a sender does. At most about `discards_max` discards
+    /// are sent.
     fn send(&mut self, index: usize, discards_max: usize) {
         let server = &mut self.servers[index];
         let mut discards = std::mem::take(&mut server.vain);
@@ -240,7 +243,8 @@ proptest! {
     }
 }
 
-/// The smallest case of the error. A unit's write-back is in flight when the only held unit of its slot is released.
+/// Tests that a slot is not discarded too early. The only held unit of the slot is released while a write-back of
+/// another unit of the slot is in flight.
 #[test]
 fn a_slot_is_not_discarded_while_a_page_of_it_is_on_its_way() {
     let mut world = World::new(4, &[6]);
@@ -301,7 +305,7 @@ fn neighbours_are_discarded_together_and_every_second_page_apart() {
     assert_eq!(places.placement.capacity_and_used().1, 0);
 }
 
-/// Tests that the number of every server fits into its field.
+/// Tests that the index of every server, plus one, fits into the field that stores it.
 #[test]
 fn every_server_that_may_be_named_has_a_number() {
     let shape = Shape {
