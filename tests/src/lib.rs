@@ -22,5 +22,5 @@ pub use served::{Served, status};
 
 use std::time::Duration;
 
-/// Maximum run time of a program of a test's usual size. After this time, the program is killed and the test fails.
+/// Maximum run time of a test program of ordinary size. A program that runs longer is killed, and its test fails.
 pub const PATIENCE: Duration = Duration::from_secs(120);

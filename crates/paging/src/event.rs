@@ -41,7 +41,7 @@ pub enum Event {
     TakenOut {
         /// The page.
         page: PageId,
-        /// False if the page is still mapped, unchanged.
+        /// Whether the page was unmapped. If false, the unmapping failed and the page is still mapped as before.
         ok: bool,
         /// Whether the page must count as written. After a comparison ([`Bytes::Unknown`], [`Bytes::MaybeZero`]), true
         /// if the bytes differ. Otherwise true if the action said [`Bytes::Dirty`].

@@ -19,7 +19,7 @@ fn workloads() -> PathBuf {
 }
 
 /// Runs `program` under the library and returns its output. `settings` are the only variables of Hanare in its
-/// environment. `timeout` ends the program after 60 seconds.
+/// environment. The command timeout(1) ends the program after 60 seconds.
 fn run(program: &Path, args: &[&str], settings: &[(&str, &str)]) -> Output {
     let mut command = Command::new("timeout");
     command.arg("60").arg("env").arg(preload()).arg(program).args(args);

@@ -1,4 +1,4 @@
-//! One type for the stores that live programs use.
+//! An enum of the stores that running programs use. Tests have another store, `faulty`.
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};

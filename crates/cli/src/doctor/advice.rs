@@ -6,7 +6,7 @@ use hanare_sys::uffd::UffdAccess;
 
 /// The wanted limit on mappings (`vm.max_map_count`). A run in sigsegv mode probably exceeds a smaller limit.
 const MAPPINGS_WANTED: u64 = 1 << 20;
-/// Error number that a userfaultfd for user mode only returns if a container's filter forbids it.
+/// Error number of creating a userfaultfd for faults of user mode. It means that a container's filter forbids the call.
 const EPERM: i32 = 1;
 
 /// Returns one line for each measure, the most useful first. `chosen` is the mode that a run chooses by itself.

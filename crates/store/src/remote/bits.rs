@@ -18,7 +18,7 @@ impl Bits {
         self.any(number, 1)
     }
 
-    /// Adds the numbers of a range.
+    /// Inserts the numbers from `first` to before `first + count` into the set.
     pub(super) fn set(&mut self, first: u32, count: u32) {
         masks(first, count).for_each(|(word, mask)| self.words[word] |= mask);
     }
