@@ -29,7 +29,8 @@ const OPENS: u32 = ONE / 100 * 60;
 const CLOSES: u32 = ONE / 100 * 40;
 /// A share of 100 %.
 const ONE: u32 = 1 << 16;
-/// While the filter is closed, one of this number of proposals becomes a probe: it is not fetched, but its accesses are seen.
+/// While the filter is closed, one of this number of proposals becomes a probe. A probe is not fetched, but its
+/// accesses are seen.
 const PROBE_EVERY: u32 = 32;
 /// Weight of a verdict. Each verdict moves the estimate by 1 / 2^`VERDICT_SHIFT` of its distance to 0 or to [`ONE`].
 const VERDICT_SHIFT: u32 = 5;
