@@ -7,8 +7,7 @@ use clap::Args;
 use hanare_settings::fits::TooMuch;
 use hanare_settings::hostfile::{Hostfile, HostfileError};
 use hanare_settings::{
-    DEFAULT_PREFETCH, Local, POLICIES, PREFETCHERS, ServerSpec, Settings, SettingsError, ValueError, parse_name,
-    parse_size,
+    DEFAULT_PREFETCH, Local, POLICIES, PREFETCHERS, ServerSpec, Settings, SettingsError, parse_size,
 };
 use hanare_store::private::{Private, PrivateError, PrivateOptions};
 use hanare_sys::memory::{Memory, MemoryError};
@@ -41,28 +40,10 @@ pub(super) struct ElsewhereArgs {
     /// With --server: file with the key shared with the memory servers.
     #[arg(long, value_name = "FILE", requires = "local")]
     key: Option<PathBuf>,
-    #[arg(long, value_name = "NAME", value_parser = parse_policy, requires = "local", help = choices::flag_help("With --local: replacement policy of shared pages", POLICIES, DEFAULT_POLICY))]
+    #[arg(long, value_name = "NAME", value_parser = choices::parser(POLICIES, DEFAULT_POLICY), requires = "local", help = choices::flag_help("With --local: replacement policy of shared pages", POLICIES, DEFAULT_POLICY))]
     policy: Option<String>,
-    #[arg(long, value_name = "NAME", value_parser = parse_prefetch, requires = "local", help = choices::flag_help("With --local: prefetcher of shared pages", PREFETCHERS, DEFAULT_PREFETCH))]
+    #[arg(long, value_name = "NAME", value_parser = choices::parser(PREFETCHERS, DEFAULT_PREFETCH), requires = "local", help = choices::flag_help("With --local: prefetcher of shared pages", PREFETCHERS, DEFAULT_PREFETCH))]
     prefetch: Option<String>,
-}
-
-/// Parses a policy's name. `help` prints the list of policies and ends the command, before clap misses other flags.
-fn parse_policy(text: &str) -> Result<String, ValueError> {
-    if text == choices::HELP {
-        choices::print(POLICIES, DEFAULT_POLICY);
-        std::process::exit(0);
-    }
-    parse_name(text)
-}
-
-/// Parses a prefetcher's name. `help` prints the list of prefetchers and ends the command, like [`parse_policy`].
-fn parse_prefetch(text: &str) -> Result<String, ValueError> {
-    if text == choices::HELP {
-        choices::print(PREFETCHERS, DEFAULT_PREFETCH);
-        std::process::exit(0);
-    }
-    parse_name(text)
 }
 
 /// The reason why there is no backing store for evicted pages.

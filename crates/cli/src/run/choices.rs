@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use hanare_settings::{Info, names};
+use hanare_settings::{Info, ValueError, names, parse_name};
 
 /// The name that asks for a list of names.
 pub(crate) const HELP: &str = "help";
@@ -10,6 +10,24 @@ pub(crate) const HELP: &str = "help";
 /// Returns the help of a flag that takes a name: the valid names and the default.
 pub(crate) fn flag_help<T: ?Sized>(what: &str, all: &[&Info<T>], default: &str) -> String {
     format!("{what}: {}; with :PARAM=VALUE,... as '{HELP}' tells. Default: {default}", names(all))
+}
+
+/// Returns the parser of a flag that takes a name. For [`HELP`], the parser prints the list of names and ends the
+/// command, before clap misses other flags.
+pub(crate) fn parser<T: ?Sized + 'static>(
+    all: &'static [&'static Info<T>],
+    default: &'static str,
+) -> impl Fn(&str) -> Result<String, ValueError> + Clone
+where
+    Info<T>: Sync,
+{
+    move |text| {
+        if text == HELP {
+            print(all, default);
+            std::process::exit(0);
+        }
+        parse_name(text)
+    }
 }
 
 /// Prints all names with their parameters and sources. A reader that closes the pipe early is no failure.
