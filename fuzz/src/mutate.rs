@@ -2,7 +2,7 @@
 
 /// Values around which a length, count or bound often changes its meaning.
 const EDGES: [u64; 12] = [0, 1, 2, 7, 8, 0x7f, 0x80, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, u64::MAX];
-/// Most bytes of a mutated input.
+/// Maximum length of a mutated input, in bytes.
 const LENGTH_MAX: usize = 8192;
 
 /// A source of mutations, which depend only on a seed (xorshift64*).

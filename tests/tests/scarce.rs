@@ -311,7 +311,7 @@ fn full_servers_end_every_rank_and_say_what_to_give() {
     let served = Served::tcp(&place, "2M");
     for (flags, part) in [
         (&["--server", &served.address][..], "all memory servers are full: memory server "),
-        (&["--memory", "2M", "--spill", "none"], "give more --memory or a --spill directory"),
+        (&["--memory", "2M", "--spill", "none"], "give more --memory, or a --spill directory"),
     ] {
         let mut command = place.command(built().hanare());
         command.args(["launch", "-n", "3", "--local", "256K"]).args(flags).arg("--");

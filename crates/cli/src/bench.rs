@@ -1,9 +1,9 @@
-//! `hanare bench`: the least that trapping, moving and fetching a page costs on this machine, and how close the pager
-//! comes to it.
+//! `hanare bench`: measures the *floors* of this machine (the minimum costs of trapping, moving and fetching a page),
+//! the pager, memory servers and shared memory.
 //!
-//! Each figure of the pager is also reported as a ratio to floors. The floors are measured right before the figure in
-//! the same process, because machines are shared and differ. This module only measures and reports. The scripts in
-//! `benches/` compare the figures with bounds.
+//! The pager's throughput and fault time are also reported as ratios to floors. The floors are measured right before
+//! each run of the pager, because machines differ and other programs slow them down. This module only measures and
+//! reports. The scripts in `benches/` compare the figures with bounds.
 
 mod child;
 mod dsm;
@@ -19,7 +19,7 @@ mod words;
 
 use clap::{Args, Subcommand};
 
-/// Measure this machine's floors, or the pager against them.
+/// Measure the minimum costs of paging on this machine (floors), the pager, memory servers or shared memory.
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
@@ -58,7 +58,7 @@ pub(crate) enum BenchError {
     /// Measuring shared memory failed.
     #[error(transparent)]
     Dsm(#[from] dsm::DsmError),
-    /// A rank of shared memory failed.
+    /// A rank of the shared-memory benchmark failed.
     #[error(transparent)]
     Rank(#[from] dsm_rank::RankError),
 }

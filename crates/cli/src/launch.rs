@@ -39,7 +39,7 @@ const GRACE: Duration = Duration::from_secs(4);
 /// Exit code of a rank that lost another rank.
 const EXIT_LOST: u8 = 122;
 
-/// Most names tried for the directory in which ranks meet.
+/// Maximum number of names tried for the directory through which the ranks find each other.
 const PLACES_MAX: u32 = 100;
 
 /// Smallest value of `--local`, in bytes.
@@ -70,15 +70,15 @@ enum Bind {
     No,
 }
 
-/// Start the ranks of a program that shares memory by dsm.h.
+/// Start the ranks (processes) of a program that shares memory by dsm.h.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct LaunchArgs {
     /// Number of ranks, 1 to 256.
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     ranks: u16,
-    /// What happens to copies of pages that other ranks wrote: they are invalidated, updated, or the better of the two
-    /// for each page.
+    /// What happens to a copy of a page that another rank wrote: it is invalidated, it is updated, or the better of the
+    /// two is chosen for each page (adaptive).
     #[arg(long, value_enum, default_value = "adaptive", env = "HANARE_PROTOCOL", hide_env_values = true)]
     protocol: Protocol,
     /// How pages travel: ranks read and write each other's memory, or send messages.
@@ -93,9 +93,9 @@ pub(crate) struct LaunchArgs {
     /// Size of the shared region. It takes no memory before it is used.
     #[arg(long, value_name = "SIZE", default_value = "64G", value_parser = parse_size, env = "HANARE_SHARED_BYTES", hide_env_values = true)]
     shared: u64,
-    /// Memory that a rank keeps for shared pages. Beyond it, copies of other ranks' pages are dropped first. Then the
-    /// rank's own pages are evicted to memory servers or, when none is named, to a private one that is started for the
-    /// ranks. Default: all.
+    /// Local memory of each rank for shared pages. A rank that needs more first drops copies of other ranks' pages.
+    /// Then it evicts its own pages to memory servers. If no server is named, a private server is started for the
+    /// ranks. Default: a rank keeps all pages.
     #[arg(long, value_name = "SIZE", value_parser = parse_local)]
     local: Option<u64>,
     #[command(flatten)]
@@ -122,7 +122,7 @@ pub(crate) enum LaunchError {
         /// The system's error.
         source: io::Error,
     },
-    /// The directory in which ranks meet could not be made.
+    /// The directory through which the ranks find each other could not be made.
     #[error("cannot make a directory for the ranks to meet in: {0}; check TMPDIR")]
     Place(io::Error),
     /// Signals could not be set up.
@@ -160,7 +160,8 @@ enum News {
 
 /// Starts the ranks and waits for them all.
 pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
-    // Signals are caught first. A signal that ended the launcher now would leave the ranks' directory behind.
+    // Signals are caught before the ranks' directory is made. Otherwise a signal could end the launcher and leave the
+    // directory behind.
     let (sender, news) = channel();
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(LaunchError::Signals)?;
     let heard = sender.clone();
@@ -209,7 +210,7 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
     Ok(code)
 }
 
-/// Parses a size of at least `LOCAL_MIN`. So much holds the pages that one instruction may access.
+/// Parses a size of at least `LOCAL_MIN`. Memory of that size holds all pages that one instruction may access.
 fn parse_local(text: &str) -> Result<u64, String> {
     match parse_size(text).map_err(|error| error.to_string())? {
         size if size >= LOCAL_MIN => Ok(size),
@@ -217,7 +218,7 @@ fn parse_local(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Starts a rank. Returns its process and a descriptor of it.
+/// Starts a rank. Returns its process and a pidfd.
 fn start(args: &LaunchArgs, rank: u16, place: &Path, elsewhere: &Elsewhere) -> io::Result<(Child, OwnedFd)> {
     let name = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned()).unwrap_or_default();
     let mut command = Command::new(&args.program[0]);
@@ -248,8 +249,8 @@ fn start(args: &LaunchArgs, rank: u16, place: &Path, elsewhere: &Elsewhere) -> i
 
 /// The running ranks.
 struct Ranks {
-    /// One descriptor a rank, opened before its process can be reaped, so that it never names another process. `None`
-    /// once the rank has ended.
+    /// One pidfd per rank. It is opened before the rank's process can be reaped, so it never refers to another process.
+    /// `None` once the rank has ended.
     pidfds: Vec<Option<OwnedFd>>,
 }
 
@@ -307,7 +308,8 @@ fn report(rank: u16, code: u8) {
     }
 }
 
-/// A directory that the launcher creates and removes.
+/// The directory through which the ranks find each other, and its lock. The directory is removed when this value is
+/// dropped.
 struct Place(PathBuf, #[expect(dead_code, reason = "held as long as the folder")] Option<File>);
 
 impl Place {

@@ -74,7 +74,7 @@ fn refuses(path: &Path) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let Ok(address) = SocketAddrUnix::new(path) else { return false };
     let Ok(fd) = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else { return false };
-    // A connection to a file that is no socket is refused as well.
+    // For a file that is no socket, connect(2) fails with ECONNREFUSED as well.
     let is_socket =
         std::fs::symlink_metadata(path).is_ok_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()));
     is_socket && rustix::net::connect(&fd, &address) == Err(Errno::CONNREFUSED)

@@ -12,13 +12,13 @@ const NAME: &str = "libhanare_preload.so";
 /// Why the library cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum LibraryError {
-    /// The library is in none of the places.
+    /// The library is in none of the searched places.
     #[error("{NAME} is not found ({places}); reinstall hanare or set HANARE_LIB to the library")]
     NotFound {
         /// The places searched.
         places: String,
     },
-    /// HANARE_LIB names another file. The dynamic linker would skip it, and the program would run without far memory.
+    /// HANARE_LIB names a file that is not the library. With that file, the program would run without far memory.
     #[error("HANARE_LIB: {} is not {NAME}; set it to that library or its directory, or leave it unset", path.display())]
     Foreign {
         /// The file.

@@ -30,7 +30,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::message::say;
 
-/// Exit code of every failure of Hanare before a program ran.
+/// Exit code of a failure of the command itself. Some failures have other codes: see [`EXIT_CODES`].
 pub(crate) const EXIT_OWN: u8 = 125;
 
 const EXIT_CODES: &str = "\
@@ -39,7 +39,7 @@ budget, server, trap mode); 126 the program was found but cannot run under Hanar
 120 a memory server was lost, sent invalid data or fell silent; 121 memory servers and spill space are full; 123 the \
 kernel refused a request that the run depends on.";
 
-/// Memory beyond one machine for programs as they are.
+/// Give unmodified programs more memory than one machine has.
 #[derive(Parser)]
 #[command(name = "hanare", version, after_help = EXIT_CODES, max_term_width = 100)]
 struct Cli {
@@ -60,8 +60,8 @@ enum Command {
     Place(place::PlaceArgs),
 }
 
-/// The smallest stack, in bytes, on which the command runs directly. A smaller `ulimit -s` may be meant for the
-/// program. Then the command runs in a thread with a stack of `STACK` bytes.
+/// Smallest stack limit, in bytes, with which the command runs on its main thread. A user may set a smaller `ulimit -s`
+/// for the program. The command then runs on a thread with a stack of `STACK` bytes.
 const STACK_MIN: u64 = 1 << 20;
 const STACK: usize = 8 << 20;
 
@@ -117,7 +117,8 @@ fn usage(error: &clap::Error) -> ExitCode {
             ExitCode::SUCCESS
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            say("no command is given; see 'hanare --help'");
+            let command = std::env::args_os().nth(1).map_or(String::new(), |name| format!(" {}", name.display()));
+            say(&format!("no command is given; see 'hanare{command} --help'"));
             ExitCode::from(EXIT_OWN)
         }
         _ => {

@@ -2,9 +2,9 @@
 
 use std::io::Write;
 
-/// Characters kept from the beginning of a message that quotes a long value.
+/// Number of characters kept from the beginning of a message that is too long, such as one that quotes a long value.
 const HEAD_CHARS: usize = 600;
-/// Characters kept from the end of such a message. The end says what to do.
+/// Number of characters kept from the end of such a message. The end says what to do.
 const TAIL_CHARS: usize = 300;
 
 /// Prints one message. Characters that would break the line become spaces. A closed stderr is ignored.
@@ -23,8 +23,8 @@ fn one_line(message: &str) -> String {
     head.chain(" ... ".chars()).chain(message.chars().skip(count - TAIL_CHARS).map(plain)).collect()
 }
 
-/// Turns clap's error into one line. The line has the first paragraph, which says what happened, a tip with a likelier
-/// flag, and the help to read.
+/// Turns clap's error message into one line: what happened (the first paragraph), the name of a similar flag if clap
+/// knows one, and the help to read.
 pub(crate) fn of_usage(rendered: &str) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut command = "hanare".to_owned();

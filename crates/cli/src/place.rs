@@ -19,7 +19,7 @@ Examples:
 The choice is that of algo4 of the SSS-CORE paper: the nodes that hold most pages, or any nodes if fewer than --ranks hold \
 some. A memory server does not say whose pages it holds, so all its pages count.";
 
-/// Propose the nodes that a job should take: those whose memory servers hold most.
+/// Propose the nodes on which a job should run: the nodes whose memory servers hold the most data.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct PlaceArgs {
@@ -32,7 +32,7 @@ pub(crate) struct PlaceArgs {
     /// File with the servers' key. Default: HANARE_KEY_FILE.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// Print the chosen hosts only, one a line, without ports and figures.
+    /// Print only the chosen hosts, one per line, without ports and figures.
     #[arg(long, conflicts_with = "json")]
     names: bool,
     /// Print JSON.
@@ -60,7 +60,7 @@ pub(crate) enum PlaceError {
         /// The number of nodes in `--servers`.
         servers: usize,
     },
-    /// A server gives a wrong answer.
+    /// A server was reached, but gave no valid answer.
     #[error("{endpoint}: {source}")]
     Link {
         /// The server.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Longest chain of scripts whose interpreters are scripts. Linux follows as many.
+/// Maximum number of scripts in a chain in which each script is the interpreter of the previous one, as in Linux.
 const SCRIPT_DEPTH_MAX: u32 = 5;
 /// The longest first line of a script that Linux reads, in bytes.
 const SCRIPT_LINE_MAX: usize = 256;
@@ -278,7 +278,8 @@ mod tests {
         (error.exit_code(), error.to_string())
     }
 
-    /// A 64-bit header of this machine, followed by one program header of type `entry`.
+    /// Returns an ELF file: a 64-bit header for this machine, one program header of type `entry`, and the bytes
+    /// `linker`.
     fn elf(entry: u32, linker: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; 64 + 56];
         bytes[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");

@@ -58,7 +58,7 @@ pub(crate) struct Figures {
     prefetch_bytes: u64,
     prefetch_used: u64,
     prefetch_wasted: u64,
-    /// Share of used pages among the prefetched pages that were used or wasted. `None` if there are no such pages.
+    /// `prefetch_used` divided by the sum of `prefetch_used` and `prefetch_wasted`. `None` if the sum is 0.
     prefetch_accuracy: Option<f64>,
     local_bytes_peak: u64,
     local_bytes_budget: u64,
@@ -283,7 +283,7 @@ fn micros(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-/// Formats a size for people, with its largest unit.
+/// Formats a size for people, in the largest unit that fits.
 fn size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;

@@ -35,7 +35,7 @@ use crate::supervise::{self, End, SuperviseError};
 use outputs::{Outputs, OutputsError};
 use servers::ServersError;
 
-/// Smallest number for the counters' descriptor, because programs often assume that low numbers are free.
+/// Smallest number for descriptors that the program inherits, because programs often assume that low numbers are free.
 const STATS_FD_MIN: i32 = 100;
 const SIGSEGV: u8 = 11;
 const SIGBUS: u8 = 7;
@@ -56,9 +56,9 @@ HANARE_TIMEOUT (3 s), HANARE_OVERCOMMIT (heuristic), HANARE_DISABLE.";
 
 /// Run a program whose large allocations live in far memory.
 ///
-/// At most --local bytes of them are in this machine's memory at any moment. The rest is on memory servers or, when
-/// none is named, in a private one that is started for the run. A private server keeps pages in memory up to --memory,
-/// and then in a spill file. The program is not changed: its output, its exit code and its signals are its own.
+/// At most --local bytes of them are in local memory at any moment. The rest is on memory servers. If no server is
+/// named, a private server on this machine is started for the run. It keeps pages in memory up to --memory, and further
+/// pages in a spill file. The program is not changed: its output, its exit code and its signals are its own.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct RunArgs {
@@ -75,8 +75,8 @@ pub(crate) struct RunArgs {
     /// Use the first N hosts of the host file, including the compute node.
     #[arg(short = 'n', value_name = "N", requires = "hostfile")]
     count: Option<usize>,
-    /// What becomes far: every allocation (all), large ones (128K and more), or those of at least SIZE. Default: large.
-    /// Sizes below 128K work only in thread mode.
+    /// Which allocations become far: every one (all), those of 128K and more (large), or those of SIZE and more.
+    /// Default: large. Sizes below 128K work only in thread mode.
     #[arg(long, value_name = "all|large|SIZE", value_parser = parse_far, allow_negative_numbers = true)]
     far: Option<usize>,
     /// Page size: auto, or a power of two from 4K to 2M. Default: auto.
@@ -89,16 +89,17 @@ pub(crate) struct RunArgs {
     /// How accesses to far pages are trapped: auto, thread, sigbus or sigsegv; see 'hanare doctor'. Default: auto.
     #[arg(long, value_name = "MODE")]
     mode: Option<Mode>,
-    /// Memory limit of the private server. Default: half of the memory available.
+    /// Memory limit of the private server. Default: half of the available memory that --local leaves.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with_all = ["servers", "hostfile"])]
     memory: Option<u64>,
-    /// Directory of the private server's spill file, or 'none'. Default: /var/tmp if it is a disk.
+    /// Directory of the private server's spill file, or 'none'. Default: /var/tmp if it is on a disk.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["servers", "hostfile"])]
     spill: Option<PathBuf>,
     /// File with the key shared with the memory servers.
     #[arg(long, value_name = "FILE")]
     key: Option<String>,
-    /// Let idle CPUs sleep while small pages are faulted in one after the other. This makes faults slower.
+    /// Let idle CPUs sleep. By default, they poll while small pages are faulted in one after another, which makes
+    /// faults faster.
     #[arg(long)]
     no_warm: bool,
     /// Print a summary at the end, on stderr or to FILE.
@@ -273,8 +274,9 @@ fn warn_of_core(end: &End, far_bytes: u64) {
     }
 }
 
-/// Explains a SIGSEGV or SIGBUS that a far stack may have caused. In signal modes, the signal's frame needs a page of
-/// the stack. If that page is far, the kernel ends the program, and nothing in the program can report it.
+/// Explains a SIGSEGV or SIGBUS that a far stack may have caused. In sigbus and sigsegv mode, the kernel writes a
+/// signal frame to the stack. If that page of the stack is absent far memory, the kernel ends the program, and nothing
+/// in the program can report it.
 fn explain_stack(end: &End, mode: Mode, far_bytes: u64) {
     let name = match (end.signal(), mode) {
         (Some(SIGSEGV), Mode::Sigsegv | Mode::Sigbus) => "SIGSEGV",
@@ -289,8 +291,9 @@ fn explain_stack(end: &End, mode: Mode, far_bytes: u64) {
     }
 }
 
-/// Raises the soft limits on address space and data. The private server and the command need more addresses than
-/// memory. The program receives its own limits again through an environment variable.
+/// Raises the limits on address space and data, because this command and the private server reserve more addresses than
+/// they use. Returns the value of the environment variable from which the program gets its own limits again. `None` if
+/// no limit is set.
 fn lift_limits() -> Result<Option<String>, RunError> {
     let outer = std::env::var(limits::VARIABLE).ok();
     limits::lift(outer.as_deref()).map_err(|errno| RunError::Limits(errno.into()))
@@ -312,8 +315,8 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
             std::env::var_os(variable).filter(|value| !value.is_empty()).or_else(|| Some(local.to_string().into()))
         }
         "HANARE_LOCAL" => Some(local.to_string().into()),
-        // These variables belong to one run. Values that are inherited from an outer run would name the outer run's
-        // servers.
+        // These variables belong to one run. Inherited values would name the counters, the server and the trace of an
+        // outer run.
         "HANARE_STATS_FD" | "HANARE_STATS_PID" | "HANARE_PRIVATE" | "HANARE_TRACE" => None,
         "HANARE_SERVERS" if named || wants_private => None,
         _ => std::env::var_os(variable),
@@ -406,7 +409,7 @@ fn is_disk(dir: &Path) -> bool {
     writable && kind.is_ok_and(|kind| !IN_MEMORY.contains(&kind))
 }
 
-/// Moves the counters' descriptor to a high number and lets the program inherit it.
+/// Moves a descriptor to a high number and lets the program inherit it.
 fn out_of_the_way(fd: OwnedFd) -> Result<OwnedFd, RunError> {
     let fd = rustix::io::fcntl_dupfd_cloexec(&fd, STATS_FD_MIN).unwrap_or(fd);
     let inherit = rustix::io::FdFlags::empty();

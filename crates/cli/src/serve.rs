@@ -1,4 +1,5 @@
-//! `hanare serve`: lends this machine's memory to programs elsewhere, or to one program on this machine (`--private`).
+//! `hanare serve`: lends this machine's memory to programs on any machine, or to the processes of one run
+//! (`--private`).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -48,22 +49,24 @@ pub(crate) struct ServeArgs {
     /// reach needs --key.
     #[arg(long, value_name = "HOST[:PORT]")]
     listen: Vec<Endpoint>,
-    /// Unix socket to listen on, for programs of this machine.
+    /// Unix socket to listen on, for programs on this machine.
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
-    /// Serve as 'hanare run' starts it: quietly, on this Unix socket only, until standard input ends.
+    /// Serve one run, as the private server of 'hanare run': listen on this Unix socket only, log nothing, and end when
+    /// standard input ends.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["listen", "unix"])]
     private: Option<PathBuf>,
-    /// With --private: a descriptor whose other end the program and its children hold.
+    /// With --private: the descriptor of a pipe whose other end the program and its children hold.
     #[arg(long, value_name = "FD", requires = "private", hide = true)]
     tree: Option<i32>,
-    /// With --private: process and descriptor of a program's counters. Idle CPUs poll while that program has faults.
+    /// With --private: the process and the descriptor of a program's shared counters. Idle CPUs poll while that program
+    /// has faults.
     #[arg(long, value_name = "PID:FD", requires = "private", hide = true)]
     warm: Option<String>,
     /// Directory for a spill file, used when the memory is full. 1G of its disk always stays free.
     #[arg(long, value_name = "DIR")]
     spill: Option<PathBuf>,
-    /// The most that each client may keep here, so that no client takes all. Default: no quota.
+    /// Maximum size of the pages that each client may keep on this server. Default: no quota.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     client_quota: Option<u64>,
     /// File with the key that clients must hold.
@@ -169,7 +172,7 @@ fn announce(server: &Server, args: &ServeArgs) {
     say(&format!("serving {memory}memory on {}", addresses.join(", ")));
 }
 
-/// Makes SIGTERM and SIGINT end the server in good order.
+/// Makes SIGTERM and SIGINT end the server after the requests in flight.
 fn stop_on_signals(stop: StopHandle) -> io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -180,8 +183,9 @@ fn stop_on_signals(stop: StopHandle) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends the server on SIGTERM, and when standard input ends because the starter has ended. Ignores the terminal's
-/// signals, which are meant for the program. The program's memory must exist until the program has handled them.
+/// Ends the server on SIGTERM, and when standard input ends because the starter has ended. If the starter sends
+/// [`private::ENDED`], the server first waits for the program's other processes. Catches the terminal's signals without
+/// effect, because the program needs its memory until it has handled them.
 fn watch_starter(stop: StopHandle, tree: Option<File>) -> io::Result<()> {
     for signal in [SIGINT, SIGQUIT, SIGHUP] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
@@ -216,7 +220,8 @@ fn start_polling(counters: &str) -> Option<Pollers> {
 
 /// Stops the server when the last process of the program and the last session have ended.
 fn outlast(server: &StopHandle, tree: Option<&File>) {
-    /// Time for the server to notice the end of sessions, and for ending processes to end.
+    /// Time after which the server reports that it stays. Within this time, most sessions and processes of an ended
+    /// program end.
     const GRACE: Duration = Duration::from_millis(300);
     const LOOK_EVERY: Duration = Duration::from_millis(20);
     let began = Instant::now();
@@ -271,8 +276,7 @@ fn make_directory(socket: Option<&Path>) -> Result<(), ServeError> {
     }
 }
 
-/// Removes the folders that killed servers of other runs left. This runs in a thread, so that this server need not
-/// wait.
+/// Removes folders of other runs whose servers were killed. This runs in a thread, so that this server need not wait.
 fn sweep(socket: Option<&Path>) {
     let Some(tmp) = run_directory(socket).and_then(Path::parent).map(Path::to_owned) else { return };
     // Ignored: if no thread can be started, the next server removes the folders.

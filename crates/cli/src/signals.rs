@@ -2,7 +2,7 @@
 //!
 //! The program runs in the command's process group, so the terminal's signals (Ctrl-C, hang-up) reach it directly.
 //! Signals that another process sends to the command alone are passed on. The command survives all of them and ends
-//! when the program has ended. A signal may be ignored when the command starts, such as Ctrl-C in the background of a
+//! when the program has ended. A signal may be ignored when the command starts, such as SIGINT in a background job of a
 //! script. Then the program also starts with this signal ignored. The signal is still passed on, because the program
 //! may have begun to catch it.
 
@@ -23,7 +23,7 @@ const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]
 enum Target {
     /// The program has not started. These signals wait for it in the order of their arrival, each at most once.
     Awaited { pending: Vec<i32> },
-    /// The program runs. Its pidfd stays valid even if another process receives the same process number.
+    /// The program runs. Its pidfd never refers to another process, even if the kernel reuses the process number.
     Running { pid: i32, pidfd: OwnedFd },
 }
 
@@ -67,12 +67,12 @@ impl Forwarder {
         }
     }
 
-    /// Returns the signals that the program must start with ignored: bit n-1 for signal n.
+    /// Returns the signals that must be ignored when the program starts: bit n-1 for signal n.
     pub(crate) fn ignored(&self) -> u64 {
         self.ignored
     }
 
-    /// Records the started program, and sends it the signals that arrived before.
+    /// Records the started program, and sends it the signals that arrived before its start.
     pub(crate) fn started(&self, program: &Child) -> io::Result<()> {
         let pid = Pid::from_child(program);
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;

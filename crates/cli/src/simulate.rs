@@ -1,4 +1,4 @@
-//! `hanare simulate`: the cost of a run under other policies, and clusters of processors.
+//! `hanare simulate`: computes the cost of a recorded run under other policies, or simulates a cluster of processors.
 
 mod cluster;
 mod output;
@@ -45,29 +45,29 @@ Examples:
   hanare simulate policies --trace sort.trace --local 25%,50%,75%
   hanare simulate policies --trace sort.trace --policies 'lru,simple,opt' --json - --html sort.html";
 
-/// Run replacement policies over a recorded run. OPT, which knows the future, is the bound.
+/// Run replacement policies on the references of a recorded run, and compare them with OPT, which knows the future.
 ///
 /// Misses are references to pages that are not in local memory. Transfers in are misses of pages whose bytes had been
-/// written back. Protects are pages unmapped so that a policy sees the next access.
+/// written back. Protects are pages that were unmapped so that a policy sees the next access.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 struct PoliciesArgs {
     /// A trace that 'hanare trace record' wrote.
     #[arg(long, value_name = "FILE", required_unless_present = "string", conflicts_with = "string")]
     trace: Option<PathBuf>,
-    /// A text file instead: a decimal page number on each line, followed by 'w' for a write.
+    /// A text file instead of a trace, with one reference per line: a decimal page number, followed by 'w' for a write.
     #[arg(long, value_name = "FILE")]
     string: Option<PathBuf>,
     /// Local memory: percentages of the distinct pages referenced, or numbers of pages (1000p).
     #[arg(long, value_name = "SIZES", default_value = "25%,50%,75%")]
     local: String,
-    /// Policies, each with :PARAM=VALUE,... if wanted, separated by commas or semicolons. 'opt' is one. Default: all.
+    /// Policies as NAME[:PARAM=VALUE,...], separated by commas or semicolons. 'opt' is OPT. Default: all.
     #[arg(long, value_name = "NAMES")]
     policies: Option<String>,
-    /// Which references to pages in view policies see: 'traps', those that trap in a live run, or 'all'.
+    /// Which references to mapped pages the policies see: 'traps' (the references that trap in a live run) or 'all'.
     #[arg(long, value_enum, value_name = "traps|all", default_value = "traps", hide_possible_values = true)]
     visible: Seen,
-    /// Write the results to FILE as JSON, or to stdout instead of the table with '-'.
+    /// Write the results to FILE as JSON. With '-', print the JSON instead of the table.
     #[arg(long, value_name = "FILE|-")]
     json: Option<PathBuf>,
     /// Write a plot of the miss ratios and the table to FILE as one HTML page.

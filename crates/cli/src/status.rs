@@ -45,7 +45,7 @@ pub(crate) enum StatusError {
     /// The server cannot be reached. The message names it.
     #[error(transparent)]
     Unreachable(Box<LinkError>),
-    /// The server gives a wrong answer.
+    /// The server was reached, but gave no valid answer.
     #[error("{endpoint}: {source}")]
     Link {
         /// The server.
@@ -227,7 +227,7 @@ fn seconds(ms: u64) -> f64 {
     ms as f64 / 1000.0
 }
 
-/// Formats a size for people. Round sizes are exact, and others have one decimal of the largest unit that fits.
+/// Formats a size for people. A round size is exact. Any other size has one decimal, in the largest unit that fits.
 fn human(bytes: u64) -> String {
     let exact = format_size(bytes);
     if bytes < 1024 || exact.len() <= 5 && exact.ends_with(['K', 'M', 'G', 'T']) {

@@ -35,7 +35,7 @@ pub(crate) enum End {
     Signalled {
         /// The signal.
         number: u8,
-        /// Whether the system wrote a core file, or handed one to a program.
+        /// Whether the kernel wrote a core file or passed one to a program (core_pattern).
         core: bool,
     },
 }
@@ -57,12 +57,12 @@ impl End {
         }
     }
 
-    /// Whether the system wrote a core file.
+    /// Whether the kernel dumped core.
     pub(crate) fn dumped_core(&self) -> bool {
         matches!(self, End::Signalled { core: true, .. })
     }
 
-    /// Returns the end of a process that has this status of wait(2).
+    /// Returns the end that a status from wait(2) describes.
     pub(crate) fn of(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
             // By the definition of wait(2)'s status, the code is below 256 and the signal is below 128.
@@ -73,9 +73,9 @@ impl End {
     }
 }
 
-/// Runs the program `path` with the arguments `argv` in this command's process group, and waits for its end. Sets the
-/// variables `vars`, removes the variables `cleared`, and restores the default of every caught signal. Returns the
-/// program's end and its run time.
+/// Runs the program `path` with the arguments `argv` in this command's process group, and waits for its end. Removes
+/// the environment variables `cleared` and then sets `vars`. The program starts with the default action of each caught
+/// signal, but ignores the signals in `forwarder.ignored()`. Returns the program's end and its run time.
 pub(crate) fn run(
     path: &Path,
     argv: &[OsString],
@@ -93,7 +93,7 @@ pub(crate) fn run(
     let began = Instant::now();
     let mut child = command.spawn().map_err(|source| SuperviseError::Spawn { path: path.to_owned(), source })?;
     if let Err(error) = forwarder.started(&child) {
-        // Without forwarded signals, the user could not end the program. So it is killed.
+        // Signals that are sent to this command would not reach the program. So the program is killed.
         let _ = child.kill();
         let _ = child.wait();
         return Err(SuperviseError::Wait(error));

@@ -28,13 +28,13 @@ enum What {
     Record(Box<RecordArgs>),
     /// Print the settings of a recorded run and the counts of its records.
     Info(FileArgs),
-    /// Check that a recorded run's own policy names the same victims again, in the same order.
+    /// Check that the policy of a recorded run chooses the same victims again, in the same order.
     Replay(FileArgs),
 }
 
 #[derive(Debug, Args)]
 struct FileArgs {
-    /// A trace.
+    /// A file that 'hanare trace record' wrote.
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
@@ -56,8 +56,8 @@ struct RecordArgs {
     /// The file to record into.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Largest recording. After that, the run goes on unrecorded, and the trace says so. Default: HANARE_TRACE_BYTES or
-    /// 256M.
+    /// Maximum size of the recording. Beyond it, the run goes on unrecorded, and the trace says so. Default:
+    /// HANARE_TRACE_BYTES or 256M.
     #[arg(long, value_name = "SIZE", value_parser = parse_bound)]
     trace_bytes: Option<u64>,
     #[command(flatten)]
@@ -100,7 +100,8 @@ pub(crate) enum TraceCommandError {
 }
 
 impl TraceCommandError {
-    /// The exit code: 1 if a policy names other victims than recorded, the run's own code if the run failed, else 125.
+    /// The exit code: 1 if a replayed policy chooses other victims than the recorded ones, the code of `hanare run` if
+    /// the run failed, else 125.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Run(error) => error.exit_code(),

@@ -68,7 +68,8 @@ fn a_table_json_and_a_page_come_of_one_run() {
     assert!((sd - (rates[0] - rates[1]).abs() / 2.0_f64.sqrt()).abs() < 1e-9);
     assert!(std::fs::read_to_string(&html).unwrap().contains("<svg"));
 
-    // Each claim that these cells can decide has its line, with the same verdict in all three outputs.
+    // Each claim that this simulation can decide has a line in the table, with the same verdict as in the JSON. The
+    // HTML page has the same counts.
     let claims = results["claims"].as_array().unwrap();
     assert_eq!(claims.len(), 4, "{claims:?}");
     for claim in claims {
@@ -79,7 +80,7 @@ fn a_table_json_and_a_page_come_of_one_run() {
         assert!(line.contains(&cases) && std::fs::read_to_string(&html).unwrap().contains(&cases), "{line}");
     }
 
-    // A second run gives the same output bit for bit, although other work runs at the same time.
+    // A second run gives the same output bit for bit, although it uses another number of parallel jobs.
     let mut command = simulate(&place, "cluster", &["--network", "4,2x2", "--scheduler", "algo0,algo4,settle"]);
     let again = place.run(command.arg(&config).args(["--jobs", "1", "--json", "-"]));
     assert_eq!(again.stdout, std::fs::read_to_string(&json).unwrap());

@@ -110,7 +110,7 @@ fn check_variable(place: &Place, name: &str, value: &OsStr) {
     assert!(began.elapsed() < SOON, "{what} took {:?}", began.elapsed());
 }
 
-/// Starts a run in a session of its own, so that processes that it leaves behind can be found and ended.
+/// Starts a run in a process group of its own, so that the processes that it leaves behind can be ended.
 fn begun(place: &Place) -> Child {
     let mut command = place.hanare();
     command.args(["run", "--local", "64M", "--", "sleep", "3"]).stdout(Stdio::null()).stderr(Stdio::null());

@@ -71,7 +71,8 @@ fn the_private_server_is_up_while_the_program_runs_and_its_directory_is_private(
     place.assert_nothing_left();
 }
 
-/// The scalar counters in their order. The stand-in library writes each counter's index into it.
+/// The names of the first counters, in the order of their layout. The stand-in library writes to each counter its
+/// position, from 1.
 const ORDER: [&str; 13] = [
     "started_ns",
     "ended_ns",
@@ -175,7 +176,7 @@ fn signals_sent_to_the_command_reach_the_program_once() {
     {
         let place = Place::with_library();
         let count = place.path("count");
-        // Each arriving signal adds a line. A second arrival within the grace time would be seen.
+        // Each arriving signal adds a line. A second arrival within 0.2 s would add a second line.
         let prepare = format!("trap 'echo x >> {}; sleep 0.2; exit 40' {number}", count.display());
         let mut run = begun(&place, &prepare, |_| {});
         send(run.0.id(), signal);

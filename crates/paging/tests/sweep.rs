@@ -109,8 +109,8 @@ fn that_pages_are_written_to_again_is_guessed_as_long_as_it_comes_true() {
 
     guesses = 0;
     (0..4).for_each(|_| _ = pass(false, &mut guesses));
-    // Some predictions are unavoidable: those for the pages that are resident at the start, and for pages that arrive
-    // before the first of them are evicted.
+    // Some predictions are unavoidable: for the pages that are resident at the start, and for the pages that arrive
+    // before the first eviction of a resident page.
     assert!(guesses < UNITS + 600, "{guesses} guesses");
 
     (0..2).for_each(|_| _ = pass(true, &mut guesses));

@@ -66,8 +66,8 @@ impl Accounts {
         u64::from(pager.local_units()) * self.unit_bytes + self.overhead_bytes
     }
 
-    /// Publishes the local bytes. If each process has its own budget, publishes that budget too. Called after each step
-    /// of the pager.
+    /// Publishes how many bytes of local memory are in use. If each process has its own budget, publishes that budget
+    /// too. Called after each step of the pager.
     pub(crate) fn stepped(&mut self, pager: &Pager) {
         let Some(seat) = self.seat else { return };
         let local = self.local_bytes(pager);

@@ -133,8 +133,8 @@ pub(crate) fn inside<T>(work: impl FnOnce() -> T) -> T {
     answer.unwrap_or_else(|| fatal::abort(format_args!("a near stack ran nothing; please report this line")))
 }
 
-/// Returns the engine, and the offset of an address in far memory. Returns `None` for any other address, or without an
-/// engine.
+/// Returns the engine, and the offset of an address in far memory. Returns `None` if `addr` is not in far
+/// memory, or if there is no engine.
 pub(crate) fn engine_at(addr: usize) -> Option<(&'static Engine, usize)> {
     let engine = &state()?.engine;
     Some((engine, engine.view().offset_of(addr)?))

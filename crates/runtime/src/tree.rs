@@ -316,8 +316,8 @@ impl Seat {
             // Bytes that are still in use remain in the share until their pages are evicted.
             self.member.share.store(goal.max(local.min(share)), Relaxed);
         } else if goal > share + share / 32 || is_alone && goal > share {
-            // A gain of up to 1/32 of the share is not worth the work. A single member is the exception: it claims even
-            // the last bytes of the budget.
+            // A share that could grow by at most 1/32 stays as it is, because the change costs more than it brings.
+            // Only a process that is alone claims even the last bytes of the budget.
             set_budget(self.claim());
         }
     }

@@ -385,13 +385,17 @@ fn connection_life(
             serve(state, socket, inbox, guest).map_err(|e| e.to_string())
         }
         Err(NoGuest::Refused(reason)) => Err(format!("refused: {reason}")),
-        // `LinkError` has texts for clients, which blame the memory server. For the next three errors, the server's log
+        // `LinkError` has texts for clients, which blame the memory server. For the next errors, the server's log
         // needs texts that blame the client.
         Err(NoGuest::Link(LinkError::Silent { seconds })) => {
             Err(format!("not welcomed: it said nothing for {seconds} s"))
         }
         Err(NoGuest::Link(LinkError::Closed)) => Err("not welcomed: it closed the connection".to_owned()),
         Err(NoGuest::Link(LinkError::Garbage { what })) => Err(format!("not welcomed: it sent garbage ({what})")),
+        Err(NoGuest::Link(LinkError::Refused { reason })) => Err(format!("not welcomed: {reason}")),
+        Err(NoGuest::Link(LinkError::Version { theirs, ours })) => {
+            Err(format!("not welcomed: it speaks wire version {theirs}, this server version {ours}"))
+        }
         Err(NoGuest::Link(e)) => Err(format!("not welcomed: {e}")),
     }
 }

@@ -14,7 +14,8 @@ use crate::shared::Store;
 
 /// A session's slots.
 pub(crate) struct Table {
-    /// The slots of the session's family. A thread must hold the pool's lock to change which groups are shared.
+    /// The pool of slots that this session and its clones (sessions of forked processes) share. A thread must hold
+    /// the pool's lock to share a group of slots, or to end its sharing.
     pool: Arc<Mutex<Pool>>,
     /// The account of all slots that this session holds, including those that a clone holds too.
     account: Arc<Account>,

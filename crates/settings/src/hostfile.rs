@@ -59,7 +59,7 @@ pub enum HostfileError {
         compute: String,
     },
     /// The number given with `-n` is below 2 or above the number of hosts in the file.
-    #[error("-n {count} does not fit {file}, which names {hosts} hosts; give 2 to {hosts} (the compute node counts)")]
+    #[error("-n {count} does not fit {file}, which names {hosts} hosts; give 2 at least and {hosts} at most")]
     Count {
         /// The file's name.
         file: String,
@@ -195,7 +195,7 @@ mod tests {
             let error = parse(PAPER, Some(count)).unwrap_err();
             assert_eq!(
                 error,
-                format!("-n {count} does not fit hosts, which names 3 hosts; give 2 to 3 (the compute node counts)")
+                format!("-n {count} does not fit hosts, which names 3 hosts; give 2 at least and 3 at most")
             );
         }
     }

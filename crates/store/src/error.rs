@@ -51,7 +51,8 @@ impl fmt::Display for StoreError<'_> {
             StoreError::Lost { server, source } => write!(out, "{server}: {source}"),
             StoreError::Full(no_room) => write!(out, "all memory servers are full: {no_room}"),
             StoreError::NoSlot => out.write_str(
-                "the private memory server and its spill space are full; give more --memory or a --spill directory",
+                "the private memory server and its spill space are full; give more --memory, or a --spill directory \
+                 with more space",
             ),
             StoreError::Gone => {
                 out.write_str("the private memory server is gone; the program's far memory went with it")

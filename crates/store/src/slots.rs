@@ -491,8 +491,8 @@ impl Store for Slots {
         match what {
             Words::Stand => Ok(()),
             Words::NoRoom => out.write_str(
-                "the private memory server and its spill space have no room for it; give more --memory or a --spill \
-                 directory",
+                "the private memory server and its spill space have no room for it; give more --memory, or a --spill \
+                 directory with more space",
             ),
         }
     }

@@ -424,8 +424,9 @@ pub fn executing_failed() {
     }
 }
 
-/// Raises the limits of this process to the maximum and marks them, for a program that this process starts and that
-/// inherits them. Returns the value of [`VARIABLE`] for that program. Returns `None` if no limit is set.
+/// Raises the limits of this process to the maximum. A program that this process starts inherits the raised limits. It
+/// finds its original limits in the variable [`VARIABLE`], whose value this function returns. Returns `None` if no
+/// limit is set.
 ///
 /// # Errors
 /// The kernel's error.

@@ -1,6 +1,5 @@
-//! The process of one measured run, whose memory is far. It fills a region, reaches the steady state, times the
-//! pattern, and checks every word. `hanare bench paging` starts it, with its settings in the environment. The help does
-//! not show it.
+//! The process of one measured run. It fills a region of far memory, reaches the steady state, times the pattern, and
+//! checks every word. `hanare bench paging` starts it, with its settings in the environment. The help does not show it.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,8 @@ use thiserror::Error;
 use super::pattern::{Pattern, Walk};
 use super::words::{Mismatch, Words};
 
-/// Most passes of reading and rewriting before the timed part, even if the steady state is not reached.
+/// Maximum number of passes over all pages before the timed part. The timed part then begins even without a steady
+/// state.
 const PASSES_MAX: u32 = 4;
 
 /// The kind of an access.
@@ -51,7 +51,7 @@ pub(super) struct ChildArgs {
     /// Pause between two random accesses, in microseconds.
     #[arg(long, default_value_t = 0)]
     pub(super) pause_us: u64,
-    /// Print a line when the timed part could begin, and begin it when a line arrives.
+    /// Print a line when the timed part can begin, and begin it when a line arrives on standard input.
     #[arg(long)]
     pub(super) on_word: bool,
 }
@@ -71,7 +71,7 @@ pub(crate) enum ChildError {
     /// Far memory holds wrong bytes.
     #[error("{0}")]
     Mismatch(#[from] Mismatch),
-    /// The end of the starter cannot be noticed.
+    /// The kernel did not accept the request to kill this process when its starter ends.
     #[error("cannot bind this process to the one that measures: {0}; run 'hanare bench paging'")]
     Starter(rustix::io::Errno),
     /// The starter sent no line.
@@ -134,9 +134,9 @@ pub(super) fn child(args: &ChildArgs) -> Result<u8, ChildError> {
     Ok(0)
 }
 
-/// Accesses all pages until the steady state. For reading this is one pass: afterwards evicted pages are clean, and the
-/// server holds them. For rewriting, passes go on until at least 90 % as many bytes are written back as fetched. Then
-/// nearly every page is dirty when it is evicted.
+/// Accesses all pages, pass by pass, until the steady state. Without rewriting, this takes one pass: afterwards evicted
+/// pages are clean, and the server holds them. With rewriting, the steady state is a pass in which the bytes written
+/// back are at least 90 % of the bytes fetched. Then nearly every page is dirty when it is evicted.
 fn reach_steady_state(words: &mut Words, rewrite: bool) -> Result<(), Mismatch> {
     for pass in 1..=PASSES_MAX {
         let before = snapshot();
@@ -214,8 +214,8 @@ fn figures(before: &Snapshot, after: Snapshot) -> Run {
     }
 }
 
-/// Returns percentiles 50, 90 and 99 of the accesses that faulted. An access that faults is slower than one that does
-/// not. So the `faults` slowest accesses are those that faulted.
+/// Returns percentiles 50, 90 and 99 of the times of the accesses that faulted, in microseconds. An access that faults
+/// is slower than one that does not. So the `faults` slowest accesses are those that faulted.
 fn slowest_us(mut touches_ns: Vec<u32>, faults: u64) -> Option<[f64; 3]> {
     touches_ns.sort_unstable();
     let first = touches_ns.len() - touches_ns.len().min(faults as usize);

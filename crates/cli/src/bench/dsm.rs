@@ -31,13 +31,13 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_long_help = HELP)]
 pub(crate) struct DsmArgs {
-    /// Number of repetitions. The median counts.
+    /// Number of repetitions. The figures are the median, the minimum and the maximum.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = runs())]
     runs: u32,
-    /// Most ranks in the barriers, which are measured for 2, 4, 8 ... ranks.
+    /// Maximum number of ranks in a barrier. Barriers are measured with 2, 4, 8 ... ranks.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(2..=256))]
     ranks_max: u16,
-    /// Print JSON, or write it to a file beside the table.
+    /// Print JSON. With FILE, print the table and write the JSON to FILE.
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     json: Option<Option<PathBuf>>,
 }

@@ -12,13 +12,13 @@ use hanare_dsm::live::{Job, JobError, Live};
 use thiserror::Error;
 
 const PAGE: usize = 4096;
-/// Pages accessed in a round.
+/// Number of pages accessed in a round.
 const PAGES: usize = 64;
-/// Rounds of faults, flushes and updates. The median counts.
+/// Number of rounds for each kind of fault, flush and update. The result is the median.
 const ROUNDS: usize = 15;
-/// Empty barriers timed.
+/// Number of empty barriers that are timed.
 const BARRIERS: usize = 200;
-/// Distance between two words in a page that is written in scattered words, in bytes.
+/// Distance in bytes between two words that [`scatter`] writes.
 const SCATTERED: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -31,7 +31,7 @@ pub(super) enum Part {
     Barriers,
 }
 
-/// A rank. The help does not show it.
+/// One rank of the benchmark. The help does not show it.
 #[derive(Debug, Args)]
 pub(crate) struct RankArgs {
     #[arg(long, value_enum)]
@@ -118,8 +118,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Returns the time of a memory barrier, in microseconds. A reduction right before the barrier waits until all
-    /// ranks have arrived.
+    /// Returns the time of a memory barrier, in microseconds. A reduction right before the barrier synchronises the
+    /// ranks, so the time includes no wait for late ranks.
     fn barrier_us(&self) -> Result<f64, RankError> {
         self.live.call(Event::Reduce { reduction: Reduction::MaxI64, values: &[0] })?;
         timed(|| self.barrier())
@@ -167,8 +167,8 @@ impl Bench {
                     2 => &mut |page| misses.extend(time_store(base + page * PAGE, round as u32 + 1)),
                     _ => &mut |page| reads.extend(time_load(base + page * PAGE)),
                 };
-                // The order is descending. A fault also fetches the pages behind the faulting one, so in ascending
-                // order few accesses would fault.
+                // The order is descending. A fault also fetches pages at higher addresses, so in ascending order few
+                // accesses would fault.
                 (0..PAGES).rev().for_each(access);
                 let after = self.live.counts();
                 shares.push((after.share_ns - before.share_ns) as f64 / 1e3 / PAGES as f64);
@@ -194,8 +194,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Measures barriers in which rank 0 updates one page and many pages of which rank 1 has copies. The single page is
-    /// measured first, while no other pages are shared.
+    /// Measures barriers in which rank 0 updates rank 1's copy of one page, and then its copies of many pages. The
+    /// single page is measured first, while no other pages are shared.
     fn updates(&mut self) -> Result<(), RankError> {
         let empty_us = self.empty_barrier_us(BARRIERS)?;
         let (one, _) = self.update_rounds(1, empty_us)?;
@@ -219,7 +219,7 @@ impl Bench {
                 (0..pages).for_each(|page| store(base + page * PAGE + 8, round));
             }
             let us = self.barrier_us()?;
-            // The first round fetches the pages. Later rounds send them.
+            // In the first round, rank 1 fetches the pages. In later rounds, rank 0 sends updates.
             if round > 0 {
                 whole.push((us - empty_us) / pages as f64);
                 parts.push(self.sum(self.live.counts().update_ns - before)? / 1e3 / pages as f64);

@@ -1,4 +1,4 @@
-//! `hanare bench floor`: the least that trapping, moving and fetching a page costs on this machine.
+//! `hanare bench floor`: the minimum costs of trapping, moving and fetching a page on this machine.
 
 use std::time::{Duration, Instant};
 
@@ -46,11 +46,11 @@ Examples:
   hanare bench floor
   hanare bench floor --runs 9 --json > floor.json";
 
-/// Measure the least that trapping, moving and fetching a page costs on this machine.
+/// Measure the minimum costs of trapping, moving and fetching a page on this machine.
 #[derive(Debug, Args)]
 #[command(after_long_help = HELP)]
 pub(crate) struct FloorArgs {
-    /// Number of repetitions. The median counts.
+    /// Number of repetitions. The figures are the median, the minimum and the maximum.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = paging::runs())]
     runs: u32,
     /// Print JSON.

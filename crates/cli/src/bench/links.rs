@@ -1,5 +1,6 @@
-//! The cost of links. Two threads poll on plain nonblocking sockets. A memory copy is measured too, because it replaces
-//! a link on one host. Hanare's own protocol is not involved, so these figures are floors.
+//! The cost of links. Two threads poll on plain nonblocking sockets. A memory copy is measured too, because client and
+//! server on one host copy memory instead of sending messages. Hanare's own protocol is not involved, so these figures
+//! are floors.
 
 use std::convert::Infallible;
 use std::io::{self, ErrorKind, Read, Write};
@@ -14,14 +15,15 @@ const CHUNK_BYTES: usize = 1 << 20;
 const STREAM_BYTES: usize = 512 << 20;
 /// Buffer size of the sockets, in bytes. Hanare's links request the same size.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
-/// Failed attempts between two checks of the clock. Before each check, the thread yields to other threads.
+/// Number of failed attempts between two checks of the clock. Before each check, the thread yields to other threads.
 const SPINS: u32 = 256;
 /// The longest time for one figure. A busy machine gives fewer samples instead of a longer wait.
 const TIME_MAX: Duration = Duration::from_secs(1);
 /// Silence after which the peer counts as failed.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Bytes of memory to copy from. It is larger than the caches of most machines, so its bytes are in no cache.
+/// Size in bytes of the memory to copy from. It is larger than the caches of most machines, so its bytes are in no
+/// cache.
 const COLD_BYTES: usize = 128 << 20;
 
 /// A connected nonblocking stream.
@@ -107,8 +109,9 @@ fn round_trip_us<S: Stream>(pair: (S, S), reply_bytes: usize, rounds: usize) -> 
     })
 }
 
-/// Returns the rate of a stream, in GB/s. Both ends go through `around` bytes again and again, one chunk at a time. If
-/// `around` is larger than the caches, the stream resembles one of pages that were not accessed for long.
+/// Returns the rate of a stream, in GB/s. Each end has a buffer of `around` bytes and goes through it again and again,
+/// one chunk at a time. If the buffer is larger than the caches, the stream resembles a stream of pages that were not
+/// accessed for a long time.
 fn stream_gb_per_s<S: Stream>(pair: (S, S), around: usize) -> io::Result<f64> {
     let answer = move |far: &mut S| {
         let bytes = vec![1; around];

@@ -47,7 +47,7 @@ Examples:
   hanare bench paging --pattern seq
   hanare bench paging --pattern rand --page-size 4K --link tcp --access rw";
 
-/// Measure the pager on a pattern of accesses, as a ratio to this machine's floors.
+/// Measure the pager on a pattern of accesses, and compare it with the floors of this machine.
 #[derive(Debug, Args)]
 #[command(after_long_help = HELP)]
 pub(crate) struct PagingArgs {
@@ -63,7 +63,7 @@ pub(crate) struct PagingArgs {
     /// Local memory: a size, or a share of --size.
     #[arg(long, value_name = "SIZE|PERCENT", default_value = "50%")]
     local: Local,
-    /// Far memory that is accessed.
+    /// Size of the far memory that is accessed.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     size: u64,
     /// Distance between two strided accesses; a multiple of 4K.
@@ -84,7 +84,7 @@ pub(crate) struct PagingArgs {
     /// Prefetcher; see 'hanare run --help'.
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     prefetch: Option<String>,
-    /// Number of repetitions. The median counts.
+    /// Number of repetitions. The figures are the median, the minimum and the maximum.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = runs())]
     runs: u32,
     /// Print JSON.

@@ -16,7 +16,7 @@ const SEED: u64 = 0x4861_6E61_7265;
 pub(super) enum Pattern {
     /// Every page in ascending order, twice.
     Seq,
-    /// Pages chosen evenly at random.
+    /// Pages chosen uniformly at random.
     Rand,
     /// One page every --stride bytes, in ascending order, again and again.
     Stride,

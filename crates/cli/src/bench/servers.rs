@@ -1,8 +1,8 @@
 //! `hanare bench servers`: how a greedy client slows the other clients of a memory server.
 //!
 //! Modest clients are processes with far memory that access their pages at random, with a pause between accesses. The
-//! greedy client has a session of its own and reads and writes the longest ranges without a pause. The modest clients
-//! are measured alternately without and with the greedy client.
+//! greedy client has a session of its own and reads and writes ranges of the maximum length without a pause. The modest
+//! clients are measured alternately without and with the greedy client.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -34,23 +34,23 @@ Examples:
 /// Measure how a greedy client slows the other clients of a memory server.
 ///
 /// fault_us is the time of an access that faulted in a modest client: `alone` with one client, `modest` with all modest
-/// ones, `greedy` with the greedy one beside them. The ratio is that of `greedy` to `modest`.
+/// clients, `greedy` with the greedy client beside them. ratio_greedy is `greedy` divided by `modest`.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct ServersArgs {
-    /// Modest clients.
+    /// Number of modest clients.
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=64))]
     clients: u32,
     /// Far memory of each modest client. Half of it is local.
     #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = parse_size)]
     size: u64,
-    /// Accesses of each modest client.
+    /// Number of accesses of each modest client.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     touches: u64,
     /// Pause between two accesses of a client, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 2000)]
     pause_us: u64,
-    /// Number of repetitions. The median counts.
+    /// Number of repetitions. The figures are the median, the minimum and the maximum.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = runs())]
     runs: u32,
     /// Print JSON.
@@ -165,8 +165,8 @@ pub(super) fn servers(args: &ServersArgs) -> Result<u8, ServersError> {
     Ok(0)
 }
 
-/// Runs `clients` modest clients at once. With a greedy client beside them, also returns the rate at which the server
-/// reads and writes for all clients, in GB/s.
+/// Runs `clients` modest clients at once and returns their figures. If `greedy` is set, also runs a greedy client, and
+/// returns the rate at which the server reads and writes for all clients, in GB/s.
 fn together(
     args: &ServersArgs,
     endpoint: &Endpoint,

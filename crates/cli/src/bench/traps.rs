@@ -1,4 +1,5 @@
-//! The cost of traps and moves: userfaultfd on memory of this process, with no decisions and no transfers.
+//! The cost of traps and moves by userfaultfd on memory of this process. A pager adds decisions and transfers to this
+//! cost.
 #![allow(unsafe_code, reason = "resolves faults of its own regions by itself")]
 
 use std::sync::OnceLock;
@@ -19,7 +20,7 @@ use super::floor::{Floors, median_us};
 
 const PAGE: usize = 4 << 10;
 const HUGE: usize = 2 << 20;
-/// Pages accessed for one figure.
+/// Number of pages accessed for one figure.
 const PAGES: usize = 2048;
 /// Number of ranges that are dropped in one call.
 const DROPPED_TOGETHER: usize = 64;
@@ -96,7 +97,8 @@ impl Trapped {
         let source = Mapping::anonymous(PAGE)?;
         write(source.addr());
         let trapped = Self { uffd, far, source };
-        // Page tables and free pages are prepared here. A pager that has run for a while has them too.
+        // This fills and then drops every page. So the page tables exist and free pages are at hand, as in a pager that
+        // has run for a while.
         (0..PAGES).try_for_each(|page| done("COPY", trapped.copy_to(trapped.page(page))))?;
         trapped.drop_pages()?;
         Ok(trapped)

@@ -1,5 +1,5 @@
-//! The words of a region of far memory. The value of each depends on its place and on how often it was rewritten. So a
-//! lost, stale or misplaced page is noticed when it is read.
+//! The words of a region of far memory. The value of each word depends on its index and on how often it was rewritten.
+//! So a lost, stale or misplaced page is noticed when it is read.
 #![allow(unsafe_code, reason = "reads and writes far memory, which no Rust reference may cover")]
 
 use super::pattern::{OS_PAGE, mix};

@@ -6,10 +6,12 @@ use hanare_sys::uffd::UffdAccess;
 
 /// The wanted limit on mappings (`vm.max_map_count`). A run in sigsegv mode probably exceeds a smaller limit.
 const MAPPINGS_WANTED: u64 = 1 << 20;
-/// Error number of creating a userfaultfd for faults of user mode. It means that a container's filter forbids the call.
+/// The errno value EPERM. A userfaultfd for user-mode faults needs no privilege. So EPERM means that a container's
+/// seccomp filter forbids the call.
 const EPERM: i32 = 1;
 
-/// Returns one line for each measure, the most useful first. `chosen` is the mode that a run chooses by itself.
+/// Returns one line for each step that the user can take, the most useful step first. `chosen` is the mode that mode
+/// `auto` selects.
 pub(super) fn advice(features: &Features, chosen: Mode) -> Vec<String> {
     let mut lines = Vec::new();
     if !matches!(features.access, UffdAccess::Syscall | UffdAccess::Device) {
@@ -37,7 +39,8 @@ pub(super) fn advice(features: &Features, chosen: Mode) -> Vec<String> {
     lines
 }
 
-/// Adds the ways to make system calls on far pages work. Any one way is enough.
+/// Adds the ways to allow a userfaultfd for faults in the kernel, so that system calls on far pages work. One way is
+/// enough.
 fn full_access(features: &Features, lines: &mut Vec<String>) {
     match features.device_node {
         DeviceNode::Present { permitted: false, .. } => lines.push(

@@ -28,13 +28,14 @@ pub(super) struct ElsewhereArgs {
     /// With --local: a memory server, and how much of it all ranks together may use. May be given several times.
     #[arg(long = "server", value_name = "HOST[:PORT][=SIZE]", requires = "local")]
     servers: Vec<ServerSpec>,
-    /// With --local: a host file of 'HOST MEGABYTES' lines. The first line is skipped.
+    /// With --local: a host file of 'HOST MEGABYTES' lines. The first line (the compute node) is skipped.
     #[arg(short = 'f', long, value_name = "HOSTFILE", requires = "local")]
     hostfile: Option<PathBuf>,
-    /// With --local: memory limit of the private server. Default: half of the memory available.
+    /// With --local: memory limit of the private server. Default: half of the available memory that the ranks' --local
+    /// leaves.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "local", conflicts_with_all = ["servers", "hostfile"])]
     memory: Option<u64>,
-    /// With --local: directory of the private server's spill file, or 'none'. Default: /var/tmp if it is a disk.
+    /// With --local: directory of the private server's spill file, or 'none'. Default: /var/tmp if it is on a disk.
     #[arg(long, value_name = "DIR", requires = "local", conflicts_with_all = ["servers", "hostfile"])]
     spill: Option<PathBuf>,
     /// With --server: file with the key shared with the memory servers.
@@ -139,7 +140,7 @@ impl Elsewhere {
         command.env("HANARE_SHARED_POLICY", &settings.policy).env("HANARE_SHARED_PREFETCH", &settings.prefetch);
     }
 
-    /// Ends the private server, after the last rank's end.
+    /// Ends the private server. The caller calls this after the last rank has ended.
     pub(super) fn close(self) {
         if let Elsewhere::Private(private, _) = self {
             private.program_ended();

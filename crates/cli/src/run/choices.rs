@@ -13,7 +13,7 @@ pub(crate) fn flag_help<T: ?Sized>(what: &str, all: &[&Info<T>], default: &str) 
 }
 
 /// Returns the parser of a flag that takes a name. For [`HELP`], the parser prints the list of names and ends the
-/// command, before clap misses other flags.
+/// command. So `--policy help` works without the flags that clap requires.
 pub(crate) fn parser<T: ?Sized + 'static>(
     all: &'static [&'static Info<T>],
     default: &'static str,

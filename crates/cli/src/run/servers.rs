@@ -13,7 +13,7 @@ pub(crate) enum ServersError {
     /// The key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// A server gives a wrong answer.
+    /// A server was reached, but gave no valid answer.
     #[error("{endpoint}: {source}")]
     Link {
         /// The server.
@@ -24,7 +24,7 @@ pub(crate) enum ServersError {
     /// A server cannot be reached. The message names it.
     #[error(transparent)]
     Unreachable(Box<LinkError>),
-    /// The key file's name does not fit into an environment variable.
+    /// The key file's name is not valid UTF-8.
     #[error("the key file's name {} is not valid UTF-8; rename it", .0.display())]
     KeyName(PathBuf),
 }

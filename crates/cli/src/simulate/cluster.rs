@@ -25,17 +25,18 @@ Examples:
   hanare simulate cluster --print-config > mine.toml          every setting with its default and meaning
   hanare simulate cluster mine.toml --set costs.disk_clk=50000";
 
-/// Simulate gang-scheduled parallel processes on processors that each have a memory and are joined by a tree
-/// (SSS-CORE).
+/// Simulate gang-scheduled parallel processes on a machine with distributed memory (SSS-CORE).
 ///
-/// The effective execution rate is the share of all processors' clocks in which a thread executed instead of waiting
-/// for a page or another thread. It is measured until the first process has had its effective quanta.
+/// Each processor has a memory of its own. A network in the form of a tree connects the processors. The effective
+/// execution rate is the share of all processors' clocks in which a thread executed, and did not wait for a page or
+/// another thread. The measurement ends when the first process has executed for its effective quanta (the setting
+/// scheduling.finish_quanta).
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct ClusterArgs {
     #[command(flatten)]
     pub(super) chosen: Chosen,
-    /// Write the results to FILE as JSON, or to stdout instead of the table with '-'.
+    /// Write the results to FILE as JSON. With '-', print the JSON instead of the table.
     #[arg(long, value_name = "FILE|-")]
     json: Option<PathBuf>,
     /// Write figures of the rates and the table to FILE as one HTML page.
@@ -52,25 +53,28 @@ pub(super) struct Chosen {
     /// A file of settings that override the shipped ones.
     #[arg(value_name = "CONFIG.toml")]
     config: Option<PathBuf>,
-    /// Networks: the branches of each level, such as 16,4x4,2x2x2x2.
+    /// Networks, separated by commas, such as 16,4x4,2x2x2x2. A network is the number of branches at each level of the
+    /// tree.
     #[arg(long, value_name = "NETWORKS")]
     network: Option<String>,
-    /// Schedulers: algo0 to algo4 of the paper, or ours.
+    /// Schedulers, separated by commas: algo0 to algo4 of the paper, or Hanare's own 'settle'.
     #[arg(long, value_name = "NAMES")]
     scheduler: Option<String>,
-    /// Replacement: 'lru' (method 1), 'kind' (method 3), any policy of the pager, or 'kind+POLICY'.
+    /// Replacement methods, separated by commas: 'lru' (method 1 of the paper), 'kind' (method 3), any policy of the
+    /// pager, or 'kind+POLICY'.
     #[arg(long, value_name = "NAMES")]
     replacement: Option<String>,
-    /// Clocks of a remote access, for each level of the tree.
+    /// Clocks that a remote access takes for each level of the tree that it crosses. Several values are separated by
+    /// commas.
     #[arg(long, value_name = "CLOCKS", allow_negative_numbers = true)]
     remote_cost: Option<String>,
-    /// Runs of each cell, with seeds 1, 2, ...
+    /// Number of runs of each combination of these settings. The runs have the seeds 1 to K.
     #[arg(long, value_name = "K", allow_negative_numbers = true)]
     seeds: Option<String>,
     /// Any other setting of the file. May be given several times.
     #[arg(long, value_name = "SECTION.NAME=VALUE")]
     set: Vec<String>,
-    /// Parallel runs. Default: one for each processor of this machine.
+    /// Number of parallel runs. Default: one for each processor of this machine.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
 }
@@ -149,7 +153,7 @@ impl Interrupt {
     }
 }
 
-/// Runs all cells of these settings. Calls `report` with the finished part of the work, from 0 to 1.
+/// Runs all cells of these settings. Calls `report` with the fraction of the work that is finished.
 pub(super) fn rows(
     config: &Config,
     jobs: usize,
@@ -199,7 +203,7 @@ pub(super) fn cluster(args: &ClusterArgs) -> Result<u8, SimulateError> {
     print(&(table(&rows) + &verdicts(&judged)))
 }
 
-/// Warns of cells in which no process ended within `scheduling.quanta_max` quanta.
+/// Warns of cells with a run in which no process ended within `scheduling.quanta_max` quanta.
 pub(super) fn warn_of_unfinished(rows: &[Row]) {
     let unfinished = rows.iter().filter(|row| row.outcomes.iter().any(|outcome| !outcome.finished)).count();
     if unfinished > 0 {
@@ -222,7 +226,7 @@ fn note(config: &Config, rows: &[Row]) -> String {
 struct Results {
     /// Mean absolute error against the paper's Table 3, in points. `None` if the table has no figures for these cells.
     paper_error_points_mean: Option<f64>,
-    /// The verdicts on those of the paper's conclusions that these cells can judge.
+    /// The conclusions of the paper that these cells can test, with a verdict on each.
     claims: Vec<Judged>,
     cells: Vec<Line>,
 }

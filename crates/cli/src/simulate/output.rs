@@ -1,4 +1,4 @@
-//! Result files. Each is checked before the simulation, and written whole or not at all.
+//! The result files of a simulation. Each is checked before the simulation, and is written whole or not at all.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -67,7 +67,7 @@ fn check_directory(path: &Path) -> io::Result<()> {
 
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
-    // A new file has the permissions that the user's mask allows. A replaced file keeps its permissions.
+    // A new file gets the permissions that the umask allows. A replaced file keeps its permissions.
     let mode = path.metadata().map_or(0o666, |found| found.permissions().mode() & 0o777);
     let mut builder = tempfile::Builder::new();
     builder.prefix(".hanare-").permissions(std::fs::Permissions::from_mode(mode));

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// One line on standard error that is overwritten again and again.
+/// A progress line on standard error. Each update overwrites the line.
 pub(super) struct Progress {
     began: Instant,
     terminal: bool,
@@ -16,7 +16,7 @@ impl Progress {
         Self { began: Instant::now(), terminal: io::stderr().is_terminal(), shown: Mutex::new(None) }
     }
 
-    /// Shows the finished part of the work, from 0 to 1.
+    /// Shows the fraction of the work that is finished.
     pub(super) fn show(&self, part: f64) {
         const SILENT: Duration = Duration::from_secs(2);
         const PAUSE: Duration = Duration::from_millis(200);

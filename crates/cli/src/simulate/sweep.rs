@@ -1,4 +1,4 @@
-//! `hanare simulate sweep`: the cluster simulation over values of any of its settings.
+//! `hanare simulate sweep`: runs the cluster simulation for every combination of values of some settings.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::cluster::{Chosen, Interrupt, Line, cells, rows, split, warn_of_unfinished};
 use super::{Output, Progress, SimulateError, print};
 
-/// Most combinations of values.
+/// Maximum number of combinations of values.
 const POINTS_MAX: usize = 10_000;
 
 const EXAMPLES: &str = "\
@@ -28,7 +28,7 @@ pub(crate) struct SweepArgs {
     vary: Vec<String>,
     #[command(flatten)]
     chosen: Chosen,
-    /// Write the results to FILE as JSON, or to stdout instead of the table with '-'.
+    /// Write the results to FILE as JSON. With '-', print the JSON instead of the table.
     #[arg(long, value_name = "FILE|-")]
     json: Option<PathBuf>,
 }

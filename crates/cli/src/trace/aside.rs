@@ -1,7 +1,7 @@
-//! The file into which a run is recorded. It lies beside the file that the user named, and replaces that file once it
-//! is a complete trace.
+//! The temporary file into which a run is recorded. It lies in the folder of the file that the user named, and replaces
+//! that file after the run.
 //!
-//! If a run records nothing or cannot write, the named file stays as it was.
+//! If the run recorded nothing, or if the recording cannot be completed, the named file stays as it was.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};

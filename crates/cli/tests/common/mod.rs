@@ -78,8 +78,8 @@ impl Place {
         Outcome { code: status.code(), stdout: read(&out), stderr: read(&err) }
     }
 
-    /// Asserts that no process names this place's TMPDIR and that the directory is empty. The command line of every
-    /// private server names its TMPDIR.
+    /// Asserts that no process is left running and that this place's TMPDIR is empty. A private server is found by its
+    /// command line, which names TMPDIR.
     pub(crate) fn assert_nothing_left(&self) {
         let tmp = self.path("tmp");
         until("nothing is left running", || processes_naming(&tmp).is_empty());

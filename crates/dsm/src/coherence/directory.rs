@@ -42,7 +42,8 @@ pub(crate) struct Entry {
     /// the page are not counted.
     main_writer: Option<Rank>,
     barriers: u8,
-    /// Whether no memory barrier has counted a writer of the page yet.
+    /// True as long as no memory barrier has found a write to the page. At the first barrier that finds one, the home
+    /// may move to the writer, if no other rank wrote the page.
     is_fresh: bool,
     habits: Vec<Habit>,
     /// Number of the home's writes that trapped. At [`WATCH_AFTER`](crate::limits::WATCH_AFTER), the page may be

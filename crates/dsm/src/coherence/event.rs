@@ -205,7 +205,7 @@ pub enum Action {
         /// The page.
         page: u32,
     },
-    /// Make pages writable, without twins. Pages without memory read as zeroes.
+    /// Make pages writable, without a copy of their old bytes (a twin). Pages without memory read as zeroes.
     Open {
         /// The pages.
         run: Run,
@@ -246,7 +246,7 @@ pub enum Action {
         /// The page.
         page: u32,
     },
-    /// Drop pages, together with their bytes and their twins.
+    /// Drop pages: free their bytes and their twins (the copies of their old bytes).
     Discard {
         /// The pages.
         run: Run,

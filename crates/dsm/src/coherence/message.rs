@@ -215,24 +215,27 @@ pub enum Message {
         /// The page.
         page: u32,
     },
-    /// Sent to rank 0: the sender has arrived at a meeting, where every rank waits for all others.
+    /// Sent to rank 0: the sender has arrived at a meeting. A meeting is a point in a call at which every rank waits
+    /// for all others.
     Arrive {
         /// The call that the sender makes.
         what: Together,
         /// A value that must be equal on all ranks, such as a hash of the call's arguments.
         detail: u64,
-        /// Number of the meeting within the call, from 1.
+        /// Number of the meeting within the call, from 1. A memory barrier has two or three meetings, any other call
+        /// has one.
         meeting: u8,
         /// The ranks to which the sender sends diffs or settlements.
         targets: RankSet,
         /// The sender's values in a reduction. Empty in other calls.
         values: Vec<u64>,
     },
-    /// Sent by rank 0: all ranks have arrived at the meeting, so the receiver continues.
+    /// Sent by rank 0: all ranks have arrived at the meeting, so the receiver continues its call.
     Go {
         /// The call that all ranks make.
         what: Together,
-        /// Number of the meeting within the call, from 1.
+        /// Number of the meeting within the call, from 1. A memory barrier has two or three meetings, any other call
+        /// has one.
         meeting: u8,
         /// Number of ranks that named the receiver among the `targets` of their [`Message::Arrive`].
         expect: u16,

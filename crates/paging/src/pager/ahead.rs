@@ -9,8 +9,9 @@ use crate::prefetch::{Proposals, Touch};
 use crate::units::PageId;
 
 impl Pager {
-    /// Fetches the units that the prefetcher proposes after an access. Units directly behind the accessed page become
-    /// part of the page's fetch, the action at index `fetch`. Returns the number of these units.
+    /// Fetches the units that the prefetcher proposes after an access. Proposed units directly behind the accessed page
+    /// become part of the page's fetch, the action at index `fetch`. Returns the number of units in that fetch beside
+    /// the page.
     pub(super) fn read_ahead(&mut self, page: PageId, fetch: Option<usize>, actions: &mut Actions) -> u32 {
         let span = self.span(page);
         let copied = !self.pool_of(page).class.moves;

@@ -121,9 +121,9 @@ mod tests {
         // Pages 0 and 1 were seen twice. T1 = 2 3, T2 = 0 1, and the target of T1 is 0. So pages of T1 are evicted
         // first.
         assert_eq!(trial.victims(&[4, 5]), [2, 3]);
-        // B1 = 2 3. The return of 2 raises the target to 1. T1 has two pages, so one of them is evicted.
+        // B1 = 2 3. Page 2 comes back, which raises the target to 1. T1 has two pages, so one of them is evicted.
         assert_eq!(trial.victims(&[2]), [4]);
-        // B1 = 3 4. The return of 3 raises the target to 2. T1 has only one page, so page 0 of T2 is evicted.
+        // B1 = 3 4. Page 3 comes back, which raises the target to 2. T1 has only one page, so page 0 of T2 is evicted.
         assert_eq!(trial.victims(&[3]), [0]);
         // B2 = 0. Page 0 comes back, and the target falls to 1. T1 = 5 has exactly this size. After a return from B2,
         // such a tie evicts a page of T1.

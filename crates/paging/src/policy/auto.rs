@@ -6,7 +6,8 @@
 //! cost little compared with faults.
 //!
 //! If pages cannot be unmapped cheaply, the sampled pages form a first-in first-out queue with half their share of
-//! memory. A sampled page is then evicted soon, and its next reference is seen as a return.
+//! memory. A sampled page is then evicted soon, and its next reference is seen as a *return*: the arrival of a page
+//! that was evicted before.
 //!
 //! All other pages follow the candidate with the best shadow cache. They change to another candidate as soon as the
 //! difference is statistically significant.
@@ -52,8 +53,9 @@ const HIDES_SAVED: u32 = 64;
 const GROUP: u8 = 0xf;
 /// Shift of the age in a page's byte.
 const AGE_SHIFT: u32 = 4;
-/// Number of ages that pass while as many pages arrive as local memory holds. A reference at the age of the page's
-/// arrival, or at the next age, says nothing about the page's future.
+/// Number of ages in a turn. A turn lasts until as many pages have arrived as local memory holds, and an age is an
+/// equal part of it. A reference at the age of the page's arrival, or at the next age, says nothing about the page's
+/// future.
 const AGES_A_TURN: u32 = 8;
 
 /// The candidate policies. The first is the baseline.
@@ -115,12 +117,13 @@ struct Group {
     present: u32,
 }
 
-/// Numbers of returns, counted since the baseline was last adopted or abandoned.
+/// Numbers of returns since the baseline was last adopted or abandoned. A return is the arrival of a page that was
+/// evicted before.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     /// Returns of pages that are not sampled.
     real: u32,
-    /// Returns in the baseline's shadow cache.
+    /// Returns in the baseline's shadow cache: references to pages that the baseline would have evicted.
     baseline: u32,
 }
 
@@ -177,16 +180,18 @@ pub(super) struct Auto {
     /// Number of returns in the guard's shadow cache since the guard was last checked.
     watched_guard: u32,
     followed: usize,
-    /// The returns since the baseline was last adopted or abandoned. They are counted only from return number
-    /// `settled_at` on. Until then, pages are still evicted that the previous policy had kept.
+    /// The returns (arrivals of pages that were evicted before) since the baseline was last adopted or abandoned. They
+    /// are counted only when `returns` exceeds `settled_at`. Until then, pages are still evicted that the previous
+    /// candidate had kept.
     record: Record,
     settled_at: u64,
-    /// Ratio of the real returns (of pages that are not sampled), scaled to the sample, to the returns in the
-    /// baseline's shadow cache. It was measured while the baseline was last followed.
+    /// The real returns (of pages that are not sampled), scaled to the sample and divided by the returns in the
+    /// baseline's shadow cache. The ratio was measured while the baseline was last followed.
     baseline_error: f64,
     /// Whether there are enough pages for a sample.
     samples: bool,
     full: bool,
+    /// Number of returns of all pages. `settled_at` and the bars are compared with this number.
     returns: u64,
     judge_in: u32,
     turns: [Turn; TURNS],

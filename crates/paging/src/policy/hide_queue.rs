@@ -14,7 +14,7 @@ const _: () = assert!(crate::limits::UNITS_MAX < LINK);
 /// Memory use: one link per unit.
 #[derive(Debug)]
 pub(super) struct HideQueue {
-    /// For each page: the number plus one of the next page in the queue, and two flags. `QUEUED` says that the page is
+    /// For each page: the next page in the queue (its number plus one), and two flags. `QUEUED` says that the page is
     /// in the queue. `REQUESTED` says that its request is valid.
     chain: Vec<u32>,
     first: u32,

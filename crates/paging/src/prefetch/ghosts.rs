@@ -26,7 +26,7 @@ struct Ghost {
     probe: bool,
 }
 
-/// The result of one ghost: whether its proposal was right.
+/// The outcome of one ghost (a unit that was proposed for prefetching but not fetched).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Verdict {
     /// Whether the ghost's unit was accessed in time.

@@ -13,7 +13,7 @@ const BUFFERS_MAX: usize = 1024;
 pub(crate) struct Vectors {
     next: *const iovec,
     left: usize,
-    /// Offset in bytes of the position within the buffer at `next`.
+    /// Number of bytes of the buffer at `next` that lie before the position.
     passed: usize,
 }
 

@@ -20,7 +20,7 @@ use crate::threads::{self, arrivals, is_alone, own_thread, still};
 use crate::view::{LiveView, Mechanism, Program, Sizes};
 use crate::{handler, keeper, tracing};
 
-/// Opens the mechanism by which accesses trap. No access traps before the view registers its memory.
+/// Opens the mechanism by which accesses trap. Accesses do not trap before the view registers its memory.
 pub(crate) fn open_mechanism(plan: &Plan, mode: Mode, features: &Features) -> Result<Mechanism, StartError> {
     if mode == Mode::Sigsegv {
         return Ok(Mechanism::Protection(plan.protection(features)));

@@ -10,9 +10,9 @@ use crate::span::Span;
 const USUAL: Prot = Prot::READ_WRITE;
 
 impl LiveView {
-    /// Changes the program's access to a range of its far memory. In sigsegv mode without guards, the next access to
-    /// each page of the range then traps. [`super::View::show_again`] makes the page accessible as far as the program
-    /// allows.
+    /// Changes the access that the program allows to a range of its far memory. In sigsegv mode without guards, this
+    /// makes the whole range inaccessible. The next access to each page traps. [`super::View::show_again`] then gives
+    /// the page the access that the program allows.
     ///
     /// # Errors
     /// The errno with which the kernel refuses the change.

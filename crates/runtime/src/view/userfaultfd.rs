@@ -66,8 +66,8 @@ impl Userfaultfd {
         Self::over(base, uffd, batches, false)
     }
 
-    /// Sets up the view in a forked child, with a trap of the child's own. Before this call, an access of the child
-    /// makes an absent page present. So the child has not accessed the pages that are absent now.
+    /// Sets up the view in a forked child, with a trap of the child's own. Before this call, nothing traps: an
+    /// access of the child makes an absent page present. So a page that is absent now was not accessed by the child.
     pub(super) fn again(base: Base, uffd: Uffd, batches: bool) -> Result<Self, ViewError> {
         let mut answer = Ok(());
         base.each_range(|addr, span| {

@@ -141,7 +141,7 @@ impl Engine {
         self.plan(world, now.cluster, end);
     }
 
-    /// Makes the thread on a cluster wait until a later clock.
+    /// Makes the thread on a cluster wait until time `clock`.
     fn hold(&self, world: &mut World<'_>, now: Moment, clock: u64) {
         if let Some(runner) = &world.runners[now.cluster as usize] {
             world.state.threads[runner.thread as usize].since = clock;

@@ -68,7 +68,8 @@ pub(super) struct World<'a> {
     pub(super) model: &'a Model,
     pub(super) state: State<'a>,
     pub(super) runners: Vec<Option<Runner>>,
-    /// Indices of pages in the faulting thread's table that the fault replaced. The engine empties the list.
+    /// The pages that the present fault replaced, as indices into the faulting thread's table. The engine empties the
+    /// list.
     pub(super) lost: Vec<u32>,
     pub(super) counts: Counts,
     memories: Vec<Memory>,
@@ -131,7 +132,8 @@ impl<'a> World<'a> {
         if wait == 0 { Fault::Ready } else { Fault::Wait(now.clock + wait) }
     }
 
-    /// Returns the clocks until the bytes of a page arrive. A private page leaves the memory that it was in.
+    /// Returns the time that the bytes of a page take to arrive, in clocks. A private page leaves the memory that it
+    /// was in.
     fn fetch(&mut self, page: u32, now: Moment) -> u64 {
         let found = &self.state.pages[page as usize];
         let network = &self.model.network;

@@ -228,7 +228,7 @@ impl Places {
         self.writes[server].push(place, |last, next| frames[last as usize].next = next);
     }
 
-    /// Moves waiting write-backs of a server to `into`, until they have at least `bytes_max` bytes or none is left.
+    /// Moves waiting write-backs of a server to `into`. Stops as soon as the moved ones have `bytes_max` bytes or more.
     pub(super) fn take_writes(&mut self, server: usize, bytes_max: usize, into: &mut Vec<WriteBack>) {
         let mut bytes = 0;
         while bytes < bytes_max && into.len() < WRITES_AT_ONCE {
@@ -329,8 +329,8 @@ impl Places {
                 self.take_extent(extent, server, into);
                 self.free_if_unused(extent);
             } else if here > 0 && self.discards.any(extent * self.slots_per_extent(), self.slots_per_extent()) {
-                // The extent has moved to another server. The sender of that server finds the discards at its next
-                // check.
+                // The extent has moved to another server. The thread that sends to that server finds these discards in
+                // its own list.
                 self.list(extent, here - 1);
             }
         }
