@@ -278,7 +278,9 @@ def torture(options, number, verbose=False):
             beside=(*servers.pids(), *disturbance.pids()), prepare=disturbance.limits,
         )
         disturbance.over()
-        trouble = judge(case, disturbance, outcome) or servers.trouble() or left_in(place + "/tmp", disturbance)
+        trouble = judge(case, disturbance, outcome) or servers.trouble()
+        # At its time limit, a run is killed and cannot remove its files.
+        trouble = trouble or not outcome.timed_out and left_in(place + "/tmp", disturbance)
     if verbose:
         print(shlex.join(command), case.disturbance, disturbance.done, case.disable, outcome, sep="\n")
     return describe(case, command, disturbance, outcome, trouble) if trouble else None
