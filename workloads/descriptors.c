@@ -6,6 +6,7 @@
  *   range, from, loop, dup2, dup3, number, proc: the call that closes each descriptor, or replaces it by another;
  *   child, daemon: a forked child closes the descriptors, and both the child and its parent continue to use the array;
  *   exec: forked children close the descriptors and execute /bin/true;
+ *   lowest: as in `range`, and then a file is opened and closed for a second;
  *   lower: the limit on descriptors is lowered below all open ones except the standard streams; then as in `range`;
  *   full: all descriptors are used up before the array is used, and stay in use;
  *   full-fork: as in `full`, and a fork either fails or makes a child that has the array;
@@ -20,6 +21,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static uint64_t *words;
@@ -111,6 +113,21 @@ static void use_files(void) {
         CALL(close(fd) == 0);
         REQUIRE(close(fd) == -1 && errno == EBADF, "closed twice");
     }
+}
+
+/* Opens and closes a file for a second. It must get the lowest free number each time. */
+static void use_lowest(void) {
+    struct timespec now, end;
+    long rounds = 0;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec++;
+    do {
+        int got = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        REQUIRE(got == 3, "in round %ld, a file opened as %d, not as 3", rounds, got);
+        CALL(close(got) == 0);
+        rounds++;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (now.tv_sec < end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec < end.tv_nsec));
 }
 
 static void use_words(const char *when) {
@@ -233,6 +250,9 @@ int main(int argc, char **argv) {
         CALL(setrlimit(RLIMIT_NOFILE, &few) == 0);
         close_all("range");
         use_files();
+    } else if (is(how, "lowest")) {
+        close_all("range");
+        use_lowest();
     } else if (!is(how, "full-first") && !is(how, "soft-first")) {
         close_all(how);
         if (!is(how, "raw-trap"))

@@ -39,6 +39,13 @@ fn a_program_that_closes_all_descriptors_keeps_its_memory() {
     all_right(&WAYS);
 }
 
+/// A program may count on getting the lowest free number for its next descriptor. So Hanare's threads open no files
+/// while the program runs.
+#[test]
+fn a_program_gets_the_lowest_free_descriptors() {
+    all_right(&["lowest"]);
+}
+
 #[test]
 fn children_that_close_all_descriptors_keep_their_memory() {
     all_right(&["child", "daemon", "exec"]);

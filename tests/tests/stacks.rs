@@ -79,7 +79,8 @@ fn go_with_c_runs_in_every_mode() {
             let what = format!("{mode}, {flags:?}");
             outcome.assert_well(&what);
             assert_eq!(outcome.text(), native.text(), "{what}");
-            figures(&json).assert_paged(8 << 20, &what);
+            // How much comes back depends on how Go schedules its goroutines and when it collects garbage.
+            figures(&json).assert_paged(2 << 20, &what);
         }
     }
     place.assert_nothing_left();

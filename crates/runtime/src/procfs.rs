@@ -20,19 +20,23 @@ pub(crate) fn own_stack() -> u64 {
 /// Returns whether a process exists, is no zombie, and still runs the program whose stack begins at `stack`. If `stack`
 /// is 0, the process may run any program. If `/proc` tells nothing about the process, returns whether its pid is in
 /// use.
+///
+/// For the calling process, and for a pid that is not in use, the function opens no file. An open file would take the
+/// lowest free descriptor number for a moment, while the program may count on getting that number.
 pub(crate) fn is_running(pid: u32, stack: u64) -> bool {
-    match process(pid) {
-        // The first thread of a process may end before the others. Then the process looks like a zombie, but it runs as
-        // long as it has more threads.
-        Some(process) if matches!(process.state, b'Z' | b'X') => process.threads > 1,
-        Some(process) => stack == 0 || process.stack == stack,
-        // `/proc` cannot be read, so the kernel is asked whether the pid is in use.
-        None => {
-            // SAFETY: `kill` with signal 0 only checks whether the process exists. It sends no signal.
-            let answer = unsafe { libc::kill(pid as i32, 0) };
-            answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
-        }
+    if pid == own_pid() {
+        return stack == 0 || own_stack() == 0 || own_stack() == stack;
     }
+    // SAFETY: `kill` with signal 0 only checks whether the process exists. It sends no signal.
+    let answer = unsafe { libc::kill(pid as i32, 0) };
+    let exists = answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH);
+    exists
+        && process(pid).is_none_or(|process| match process.state {
+            // The first thread of a process may end before the others. Then the process looks like a zombie, but it
+            // runs as long as it has more threads.
+            b'Z' | b'X' => process.threads > 1,
+            _ => stack == 0 || process.stack == stack,
+        })
 }
 
 struct Process {

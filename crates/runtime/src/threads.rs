@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use hanare_sys::flags::OWN;
 use hanare_sys::futex::LockCell;
 use hanare_sys::signal::SignalMask;
-use hanare_sys::thread::{self, Arrivals, RunWatch};
+use hanare_sys::thread::{self, Arrivals, EndWatch, RunWatch};
 use hanare_sys::{futex, limits};
 
 use crate::view::Still;
@@ -35,13 +35,16 @@ static HOME: AtomicI32 = AtomicI32::new(0);
 static THREAD_MODE: AtomicBool = AtomicBool::new(false);
 /// Shows whether the first thread of the engine's process runs. `None` if `/proc` cannot be read.
 static WATCH: LockCell<Option<RunWatch>> = LockCell::new(None);
+/// Shows whether the first thread of the engine's process has ended. `None` if `/proc` cannot be read.
+static END: LockCell<Option<EndWatch>> = LockCell::new(None);
 
 /// Records that this process runs the engine. `thread_mode` says whether a handler thread resolves faults.
 pub(crate) fn are_home(thread_mode: bool) {
-    // `thread::count` and `RunWatch::open` open files of `/proc` and keep them open. They are called now, because the
-    // program may use up all descriptors later.
+    // These calls open files of `/proc` and keep them open. They are called now, because the program may use up all
+    // descriptors later.
     let _ = thread::count();
     *WATCH.lock() = RunWatch::open(thread::first());
+    *END.lock() = EndWatch::open();
     THREAD_MODE.store(thread_mode, Relaxed);
     HOME.store(thread::first(), Relaxed);
 }
@@ -142,7 +145,7 @@ pub(crate) fn left_alone() -> Option<i32> {
     if thread::count() != RUNNING.load(Relaxed) + 1 {
         return None;
     }
-    let status = thread::first_ended()?;
+    let status = END.lock().as_ref()?.status()?;
     Some(LEFT_WITH.load(Relaxed)).filter(|&code| code >= 0).or(Some(libc::WEXITSTATUS(status)))
 }
 

@@ -2,7 +2,7 @@
 
 mod watch;
 
-pub use watch::{Arrivals, RunWatch};
+pub use watch::{Arrivals, EndWatch, RunWatch};
 
 use crate::descriptors;
 use crate::futex::LockCell;
@@ -403,16 +403,6 @@ impl Drop for Uncounted {
     }
 }
 
-/// Returns the exit status of this process's first thread, as `wait` reports it. Returns `None` if that thread has not
-/// ended. Allocation-free.
-#[must_use]
-pub fn first_ended() -> Option<i32> {
-    let stat = rustix::fs::open(c"/proc/self/stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut text = [0u8; 1024];
-    let len = rustix::io::pread(&stat, &mut text, 0).ok()?;
-    ended_with(&text[..len])
-}
-
 /// Returns field 52 (`exit_code`) of a stat line, see `proc_pid_stat(5)`. Returns `None` if the thread has not ended.
 fn ended_with(stat: &[u8]) -> Option<i32> {
     let state = stat_field(stat, 3)?;
@@ -464,7 +454,7 @@ mod tests {
         };
         assert_eq!(ended_with(line("Z").as_bytes()), Some(7 << 8));
         assert_eq!(ended_with(line("S").as_bytes()), None);
-        assert_eq!(first_ended(), None);
+        assert_eq!(EndWatch::open().unwrap().status(), None);
     }
 
     #[test]
