@@ -81,6 +81,25 @@ pub enum Event {
         /// One past the last unit.
         end: u32,
     },
+    /// The program freed these units and may use them again. Their bytes no longer matter. Resident pages stay while
+    /// there is room, and go before all others. Absent pages are discarded. A step covers at most
+    /// [`limits::DISCARD_UNITS_MAX`] units, like [`Event::Discard`]. The range is unused after the last step.
+    Unused {
+        /// First unit.
+        first: u32,
+        /// The unit at which this step starts.
+        next: u32,
+        /// One past the last unit.
+        end: u32,
+    },
+    /// The program uses these units again after [`Event::Unused`]. A page that stayed has its old bytes. A page that
+    /// left reads as zeroes. The program must not access the units before the answer is [`crate::Progress::Done`].
+    Used {
+        /// First unit.
+        first: u32,
+        /// One past the last unit.
+        end: u32,
+    },
     /// The program will need these units soon.
     WillNeed {
         /// First unit.

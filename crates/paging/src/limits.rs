@@ -27,6 +27,8 @@ pub const PREFETCH_UNITS_MAX: u32 = 128;
 pub const STARVED_MAX: usize = 1024;
 /// Maximum number of units that one discard step covers. The caller continues at the unit after them.
 pub const DISCARD_UNITS_MAX: u32 = 512;
+/// Maximum number of unused ranges. If there are more, the pages of the oldest range count as used again.
+pub const UNUSED_MAX: usize = 64;
 /// Largest number of free frames whose memory is being returned to the system.
 pub const FREES_MAX: u32 = 64;
 /// Maximum number of pages remembered because a transfer prevented their eviction. If there are more, no page is

@@ -1,7 +1,7 @@
 //! The pager: the only module that changes a page's state. Events arrive here, and `page` holds the state of each page.
 //! `faults` answers accesses, `completions` continues after an action has ended. `room` frees memory, `shape` discards
-//! pages and changes page sizes, `ahead` prefetches, `habits` predicts writes. `hide` unmaps pages for reference
-//! sampling, and `fork` stops all transfers.
+//! pages and changes page sizes, `unused` keeps freed ones, `ahead` prefetches, `habits` predicts writes. `hide` unmaps
+//! pages for reference sampling, and `fork` stops all transfers.
 //!
 //! ```text
 //!  untouched ──► fetching ──► resident ◄──► opening (first write)
@@ -26,6 +26,7 @@ mod page;
 mod room;
 mod shape;
 mod transitions;
+mod unused;
 
 pub use transitions::{COMPLETIONS, TRANSITIONS, Transition};
 
@@ -103,6 +104,7 @@ pub struct Pager {
     /// check.
     held_back: Vec<PageId>,
     held_back_ms: u64,
+    unused: unused::Unused,
     counters: Counters,
 }
 
@@ -168,6 +170,7 @@ impl Pager {
             habits: [0, 0, u16::MAX],
             held_back: Vec::with_capacity(limits::HELD_MAX),
             held_back_ms: 0,
+            unused: unused::Unused::new(),
             frees: 0,
             counters: Counters::default(),
         };
@@ -186,9 +189,11 @@ impl Pager {
         let mut progress = Progress::Done;
         match event {
             Event::Settle { .. } => self.resting = true,
-            Event::Fault { .. } | Event::Discard { .. } | Event::WillNeed { .. } | Event::Tick { .. } => {
-                self.resting = false
-            }
+            Event::Fault { .. }
+            | Event::Discard { .. }
+            | Event::Unused { .. }
+            | Event::WillNeed { .. }
+            | Event::Tick { .. } => self.resting = false,
             _ => {}
         }
         match event {
@@ -212,12 +217,18 @@ impl Pager {
                 self.freeing -= self.span_of(frame.wide);
                 self.pool(frame.wide).frames.put_empty(frame.index);
             }
-            Event::Discard { first, end } => progress = self.discard(first, end, actions),
+            Event::Discard { first, end } => {
+                self.unused.remove(first, end);
+                progress = self.discard(first, end, actions);
+            }
+            Event::Unused { first, next, end } => progress = self.unuse(first, next, end, actions),
+            Event::Used { first, end } => progress = self.use_again(first, end),
             Event::WillNeed { first, end } => {
                 self.note_run(true);
                 self.prefetch_range(first, end.saturating_sub(first), actions);
             }
             Event::Settle { first, end, leave } => {
+                self.unused.clear();
                 // While a fork waits for the pager's transfers, the pager gets no ticks. If a fault waits for free
                 // memory, this call makes pages whose eviction failed candidates again.
                 self.look_again(self.held_back_ms);

@@ -105,7 +105,8 @@ impl Pager {
             let target = i64::from(self.high.max(need));
             let mut victims = 0;
             while self.expected() < target && victims < limits::VICTIMS_MAX {
-                if !(self.evict(false, actions, keeps) || need > 0 && self.drop_prefetched()) {
+                let goes = self.drop_unused(actions, keeps) || self.evict(false, actions, keeps);
+                if !(goes || need > 0 && self.drop_prefetched()) {
                     break;
                 }
                 victims += 1;
@@ -128,7 +129,8 @@ impl Pager {
         let mut tries = 0;
         let free = |pager: &Self| pager.budget.saturating_sub(pager.used) + pager.leaving_clean;
         while free(self) < need && tries < limits::VICTIMS_MAX {
-            if !(self.clean > 0 && self.evict(true, actions, keeps) || self.drop_prefetched()) {
+            let goes = self.drop_unused(actions, keeps) || self.clean > 0 && self.evict(true, actions, keeps);
+            if !(goes || self.drop_prefetched()) {
                 break;
             }
             tries += 1;

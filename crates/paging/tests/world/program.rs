@@ -2,7 +2,7 @@
 
 use hanare_paging::{Event, PageId, Progress, State};
 
-use super::World;
+use super::{Mapped, World};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
@@ -15,7 +15,28 @@ pub(super) enum Thread {
     Ready,
     Doing(Op),
     Waiting(Op, PageId),
-    Discarding { next: u32, end: u32, first: u32 },
+    Discarding {
+        next: u32,
+        end: u32,
+        first: u32,
+    },
+    /// The thread marks units as unused, from `next` on.
+    Freeing {
+        next: u32,
+        end: u32,
+        first: u32,
+    },
+    /// The thread has freed the units.
+    Freed {
+        end: u32,
+        first: u32,
+    },
+    /// The thread takes freed units into use again, from `next` on.
+    Reusing {
+        next: u32,
+        end: u32,
+        first: u32,
+    },
 }
 
 impl World {
@@ -32,6 +53,15 @@ impl World {
                 }
             }
             Thread::Discarding { next, end, first } => self.go_on_discarding(index, next, end, first),
+            Thread::Freeing { next, end, first } => self.go_on_freeing(index, next, end, first),
+            Thread::Freed { end, first } if self.random.chance(30) => {
+                self.threads[index] = Thread::Discarding { next: first, end, first };
+            }
+            Thread::Freed { end, first } if self.random.chance(60) => {
+                self.threads[index] = Thread::Reusing { next: first, end, first };
+            }
+            Thread::Freed { .. } => {}
+            Thread::Reusing { next, end, first } => self.go_on_reusing(index, next, end, first),
         }
     }
 
@@ -73,7 +103,42 @@ impl World {
         self.discarding.extend(first..end);
         // A transfer into a discarded page continues, but writes to memory that no longer belongs to the program.
         self.pins.retain(|unit| !(first..end).contains(unit));
-        self.threads[index] = Thread::Discarding { next: first, end, first };
+        self.threads[index] = match self.random.chance(500) {
+            true => Thread::Discarding { next: first, end, first },
+            false => Thread::Freeing { next: first, end, first },
+        };
+    }
+
+    pub(super) fn go_on_freeing(&mut self, index: usize, next: u32, end: u32, first: u32) {
+        self.threads[index] = match self.step(Event::Unused { first, next, end }) {
+            Progress::Done => Thread::Freed { end, first },
+            Progress::Continue(next) | Progress::Busy(next) => Thread::Freeing { next, end, first },
+        };
+    }
+
+    /// Goes on to take units into use. At the end, each unit has its old bytes or zeroes. The first read finds out
+    /// which. The thread then writes to one of the units at once.
+    pub(super) fn go_on_reusing(&mut self, index: usize, next: u32, end: u32, first: u32) {
+        self.threads[index] = match self.step(Event::Used { first: next, end }) {
+            Progress::Continue(next) | Progress::Busy(next) => Thread::Reusing { next, end, first },
+            Progress::Done => {
+                for unit in first..end {
+                    self.discarding.remove(&unit);
+                    self.uncertain.insert(unit);
+                }
+                self.fresh += 1;
+                let unit = first + self.random.below(u64::from(end - first)) as u32;
+                Thread::Doing(Op::Write(unit, self.fresh))
+            }
+        };
+    }
+
+    /// Returns what a read of a unit must find, if the unit holds `found`.
+    pub(super) fn expected(&mut self, unit: u32, found: u64) -> u64 {
+        if self.uncertain.remove(&unit) && found == 0 {
+            self.model.remove(&unit);
+        }
+        self.model.get(&unit).copied().unwrap_or(0)
     }
 
     pub(super) fn go_on_discarding(&mut self, index: usize, next: u32, end: u32, first: u32) {
@@ -95,6 +160,7 @@ impl World {
         }
         for unit in first..end {
             self.model.remove(&unit);
+            self.uncertain.remove(&unit);
             self.discarding.remove(&unit);
         }
         self.threads[index] = Thread::Ready;
@@ -103,14 +169,14 @@ impl World {
     pub(super) fn attempt(&mut self, index: usize, op: Op) {
         let unit = unit_of(op);
         match (self.view.get_mut(&unit), op) {
-            (Some(mapped), Op::Read(_)) => {
-                let expected = self.model.get(&unit).copied().unwrap_or(0);
-                assert_eq!(mapped.value, expected, "unit {unit} reads wrong");
+            (Some(&mut Mapped { value: found, .. }), Op::Read(_)) => {
+                assert_eq!(found, self.expected(unit, found), "unit {unit} reads wrong");
                 self.threads[index] = Thread::Ready;
             }
             (Some(mapped), Op::Write(_, value)) if mapped.writable => {
                 mapped.value = value;
                 self.model.insert(unit, value);
+                self.uncertain.remove(&unit);
                 self.threads[index] = Thread::Ready;
             }
             _ => self.fault(index, op),
