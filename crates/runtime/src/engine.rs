@@ -270,6 +270,35 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
+    /// Marks the units as unused. They are resident as before while there is room, and read as zeroes after that.
+    pub(crate) fn unuse(&self, (first, end): (u32, u32)) {
+        let mut next = first;
+        while let Progress::Continue(unit) = self.submit_asking(Event::Unused { first, next, end }) {
+            next = unit;
+        }
+    }
+
+    /// Ends the state of [`Engine::unuse`]. Waits while a page is being dropped.
+    pub(crate) fn reuse(&self, (first, end): (u32, u32)) {
+        let mut next = first;
+        while next < end {
+            match self.submit_asking(Event::Used { first: next, end }) {
+                Progress::Done => break,
+                Progress::Continue(unit) => next = unit,
+                Progress::Busy(unit) => {
+                    next = unit;
+                    self.settle(unit);
+                }
+            }
+        }
+    }
+
+    /// Returns whether all of these units are resident.
+    pub(crate) fn are_resident(&self, (first, end): (u32, u32)) -> bool {
+        let core = self.core.lock();
+        (first..end).all(|unit| core.pager.state_of(unit) == State::Resident)
+    }
+
     /// Checks whether a unit was not accessed since its allocation or its last discard. Such a unit reads as zeroes.
     pub(crate) fn is_untouched(&self, unit: u32) -> bool {
         self.core.lock().pager.state_of(unit) == State::Untouched

@@ -17,6 +17,7 @@ use crate::{kernel, places};
 pub unsafe fn make_hole(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     inside(move || {
+        state.return_kept_in(offset, len);
         state.discard_whole(offset, len);
         state.engine.view().set_access(Span { offset, len }, Prot::READ_WRITE);
         state.engine.view().puncture(Span { offset, len });

@@ -200,6 +200,7 @@ fn prepare() -> (Plan, Option<Seat>) {
         return (Plan::Detached(TOO_NEW.to_owned()), None);
     }
     let engine = &state.engine;
+    state.return_all();
     let bytes = state.far_bytes();
     let seat = state.seat;
     let is_bare = bytes == 0 && !engine.has_written_back();

@@ -1,7 +1,7 @@
 //! The heap: allocates and frees far blocks of any size. It accesses the pages of a block only to zero them.
 //!
 //! Blocks below [`DIRECT_MIN`] come from jemalloc (module `arena`). Its arenas are in far memory, and its metadata is
-//! in near memory. Each larger block is an extent of its own (module `ranges`) and is discarded as soon as it is freed.
+//! in near memory. Each larger block is an extent of its own (module `ranges`). A freed extent keeps its pages for a while.
 //! A map in near memory, which is never evicted, tells which block starts at an address (module `blocks`). So a bad
 //! pointer is reported and never used.
 //!
@@ -12,6 +12,7 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
+use crate::ranges::Freed;
 use crate::{fatal, near, places, process, ranges};
 
 mod arena;
@@ -292,16 +293,24 @@ impl Heap {
                 Ok(())
             }
             // SAFETY: if an extent starts at `addr`, the caller promises that nothing uses it afterwards.
-            Start::Outside if unsafe { ranges::free(addr) } => Ok(()),
+            Start::Outside => match unsafe { ranges::free_block(addr) } {
+                Freed::Now => Ok(()),
+                Freed::Before => Err(BadPointer::Freed),
+                Freed::NoBlock => Err(BadPointer::Invalid),
+            },
             Start::Small(_) | Start::Large => Err(BadPointer::Freed),
-            Start::Outside | Start::Nowhere => Err(BadPointer::Invalid),
+            Start::Nowhere => Err(BadPointer::Invalid),
         }
     }
 
     /// Allocates a block that is large or has an alignment above 16 bytes.
     fn alloc_other(&self, size: usize, align: usize, zeroed: bool) -> *mut u8 {
         if size >= DIRECT_MIN || align > PAGE {
-            return if size > isize::MAX as usize { std::ptr::null_mut() } else { ranges::alloc(size, align) };
+            return if size > isize::MAX as usize {
+                std::ptr::null_mut()
+            } else {
+                ranges::alloc_block(size, align, zeroed)
+            };
         }
         let (size, align) = (size.max(GRAIN), align.max(GRAIN));
         let (usable, block) = (arena::size_for(size, align), arena::alloc_aligned(size, align));

@@ -86,6 +86,7 @@ fn keep_up() {
         state.engine.keep();
         tracing::flush();
         state.balance();
+        state.return_old();
     }
 }
 

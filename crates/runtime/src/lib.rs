@@ -21,6 +21,7 @@ mod gate;
 mod handler;
 pub mod heap;
 mod keeper;
+mod kept;
 mod kernel;
 pub mod near;
 mod places;

@@ -14,6 +14,7 @@ use hanare_sys::signal::SignalMask;
 use crate::counters::Snapshot;
 use crate::engine::Engine;
 use crate::extents::Extents;
+use crate::kept::Kept;
 use crate::plan::Plan;
 use crate::stats::Stats;
 use crate::tree::Seat;
@@ -34,8 +35,11 @@ pub(crate) struct State {
     /// Number of allocated bytes in `extents`. This copy of the number can be read without the lock of `extents`.
     taken: AtomicU64,
     /// Number of allocated bytes that the program does not use. These bytes are the heap's address space without
-    /// blocks, and the rest of the last page of each static array.
+    /// blocks, kept blocks, and the rest of the last page of each static array.
     idle: AtomicU64,
+    /// Freed blocks that keep their pages, and the sum of their bytes. The sum can be read without the lock.
+    pub(crate) kept: LockCell<Kept>,
+    pub(crate) kept_bytes: AtomicU64,
     /// Bytes of server room that are reserved for the heap and not yet used by it.
     heap_promised: AtomicU64,
     pub(crate) launch: Launch,
@@ -77,7 +81,8 @@ impl State {
         let (taken, idle) = (AtomicU64::new(0), AtomicU64::new(idle));
         let extents = LockCell::new(extents);
         let heap_promised = AtomicU64::new(0);
-        Self { engine, extents, taken, idle, heap_promised, launch, seat, granularity }
+        let (kept, kept_bytes) = (LockCell::new(Kept::new()), AtomicU64::new(0));
+        Self { engine, extents, taken, idle, kept, kept_bytes, heap_promised, launch, seat, granularity }
     }
 }
 

@@ -6,11 +6,11 @@ use hanare_sys::map::Prot;
 
 use crate::places;
 use crate::process::{active, allocated_offset, inside, offset_of, ready, state};
-use crate::promise::Refusal;
 use crate::span::{OS_PAGE, Span};
 use crate::view::View;
 
 mod for_heap;
+mod keeping;
 mod units;
 
 pub(crate) use for_heap::{heap_discards, heap_forgets, heap_uses, take_for_heap};
@@ -40,10 +40,10 @@ fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     let Some(state) = ready().filter(|_| active()) else { return std::ptr::null_mut() };
     inside(move || {
         let (len, align) = (len.max(1).next_multiple_of(state.granularity), align.max(state.granularity));
-        if !state.promises(len, overcommit, Refusal::Told) {
+        if !state.grants(len, overcommit) {
             return std::ptr::null_mut();
         }
-        let Some(offset) = state.extents.lock().alloc(len as u64, align as u64) else { return std::ptr::null_mut() };
+        let Some(offset) = state.place(len, align) else { return std::ptr::null_mut() };
         (places::base() + offset as usize) as *mut u8
     })
 }
@@ -56,9 +56,10 @@ fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
 pub fn claim(addr: usize, len: usize) -> Result<(), i32> {
     let (Some(state), Some(offset)) = (ready(), allocated_offset(addr)) else { return Ok(()) };
     inside(move || {
+        state.return_kept_in(offset, len);
         let free = state.extents.lock().free_bytes_in(offset as u64, len as u64) as usize;
         if free > 0 {
-            if !state.promises(free, state.launch.settings.overcommit, Refusal::Told) {
+            if !state.grants(free, state.launch.settings.overcommit) {
                 return Err(libc::ENOMEM);
             }
             state.extents.lock().claim(offset as u64, len as u64);
@@ -77,13 +78,64 @@ pub unsafe fn free(addr: usize) -> bool {
     // If the first page became ordinary memory, the view knows no offset for `addr`. So the offset is computed here.
     let offset = addr - places::base();
     inside(move || {
-        let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
+        let Some(len) = state.extents.lock().allocation(offset as u64).filter(|_| !state.is_kept(offset)) else {
+            return false;
+        };
         state.forget_whole(offset, len as usize);
         places::empty_holes(addr, len as usize);
         state.give_back(offset, len as usize);
         state.far_changed();
         true
     })
+}
+
+/// What came of the free of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Freed {
+    /// The block was freed.
+    Now,
+    /// The block was freed before.
+    Before,
+    /// No block starts at the address.
+    NoBlock,
+}
+
+/// Frees a heap block that is a far allocation of its own. Keeps its pages for a new block while there is room.
+///
+/// # Safety
+/// If a block starts at `addr`, the caller owns the block, and nothing uses or borrows it from now on.
+pub(crate) unsafe fn free_block(addr: usize) -> Freed {
+    let Some(state) = ready().filter(|_| active() && places::is_reserved(addr)) else { return Freed::NoBlock };
+    let offset = addr - places::base();
+    let kept = inside(move || {
+        let len = state.extents.lock().allocation(offset as u64)?;
+        Some(if state.is_kept(offset) { Freed::Before } else { state.keep(offset, len as usize)? })
+    });
+    // SAFETY: the caller promises that it owns the block, and that nothing uses or borrows the block from now on.
+    kept.unwrap_or_else(|| if unsafe { free(addr) } { Freed::Now } else { Freed::NoBlock })
+}
+
+/// Allocates a heap block of whole pages, like [`alloc`]. The block may have been freed before. Its bytes are zeroes
+/// only if `zeroed` is true.
+pub(crate) fn alloc_block(size: usize, align: usize, zeroed: bool) -> *mut u8 {
+    let Some(state) = ready().filter(|_| active()) else { return std::ptr::null_mut() };
+    let overcommit = state.launch.settings.overcommit;
+    let kept = inside(move || {
+        let (len, align) = (size.max(1).next_multiple_of(state.granularity), align.max(state.granularity));
+        let (offset, len) = state.take_kept(len, align, overcommit)?;
+        // If all pages are still local, zeroing them costs less than a fault for each of them.
+        let is_to_be_zeroed = zeroed && state.are_local(offset, len);
+        if zeroed && !is_to_be_zeroed {
+            state.discard_whole(offset, len);
+        }
+        Some(((places::base() + offset) as *mut u8, len, is_to_be_zeroed))
+    });
+    let Some((block, len, is_to_be_zeroed)) = kept else { return alloc_by(size, align, overcommit) };
+    if is_to_be_zeroed {
+        // SAFETY: the block has `len` bytes, and no other code knows it.
+        unsafe { block.write_bytes(0, len) };
+    }
+    block
 }
 
 /// Frees a page-aligned range of far memory, as munmap does. The range may be a part of one or more allocations.
@@ -103,6 +155,7 @@ pub unsafe fn release(addr: usize, len: usize) {
     }
     state.zero_edges(offset, len);
     inside(move || {
+        state.return_kept_in(offset, len);
         state.forget_whole(offset, len);
         state.extents.lock().release(offset as u64, len as u64);
         state.far_changed();
@@ -136,7 +189,8 @@ pub unsafe fn resize(addr: usize, new_len: usize) -> bool {
             state.forget_whole(offset + new_len, len - new_len);
             state.give_back(offset + new_len, len - new_len);
         } else if new_len > len {
-            let grown = state.promises(new_len - len, state.launch.settings.overcommit, Refusal::Told)
+            state.return_kept_in(offset + len, new_len - len);
+            let grown = state.grants(new_len - len, state.launch.settings.overcommit)
                 && state.extents.lock().grow_in_place(offset as u64, new_len as u64);
             if !grown {
                 return false;
@@ -157,6 +211,7 @@ pub unsafe fn resize(addr: usize, new_len: usize) -> bool {
 pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return Err(libc::ENOMEM) };
     inside(move || {
+        state.return_kept_in(offset, len);
         if !state.extents.lock().covers(offset as u64, len as u64) {
             return Err(libc::ENOMEM);
         }
@@ -186,7 +241,11 @@ pub fn reserve(len: usize, align: usize) -> *mut u8 {
 /// memory. Returns `None` if no allocation starts there.
 pub fn allocation(addr: usize) -> Option<usize> {
     let state = ready().filter(|_| places::is_reserved(addr))?;
-    inside(move || state.extents.lock().allocation((addr - places::base()) as u64).map(|len| len as usize))
+    let offset = addr - places::base();
+    inside(move || {
+        let len = state.extents.lock().allocation(offset as u64).filter(|_| !state.is_kept(offset));
+        len.map(|len| len as usize)
+    })
 }
 
 /// Checks whether every page of a far range is allocated.

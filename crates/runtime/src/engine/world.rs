@@ -9,6 +9,7 @@
 //!
 //! The environment variable `HANARE_SEED=n` runs only the seed `n`.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -24,6 +25,9 @@ use crate::span::{OS_PAGE, Span};
 use crate::view::fake::{self, FakeView};
 use hanare_sys::map::Mapping;
 use hanare_wire::Wait;
+use reuse::Reuse;
+
+mod reuse;
 
 /// Indices of the 8-byte words of a unit that the simulated program uses: the first, a middle one and the last.
 const WORDS: [usize; 3] = [0, 200, OS_PAGE / 8 - 1];
@@ -161,6 +165,11 @@ struct World {
     pins: Vec<usize>,
     /// The range of units that is being discarded, and the unit from which the discard continues.
     discard: Option<(std::ops::Range<usize>, u32)>,
+    /// The range of units that the program has freed, and how far its reuse has come.
+    freed: Option<(std::ops::Range<usize>, Reuse)>,
+    /// Units that were freed and are used again, with the other content that they may have: zeroes instead of the bytes
+    /// from before the free. The first load of a unit finds out which.
+    others: HashMap<usize, [u64; WORDS.len()]>,
     /// Local memory at the last check, in units. After the budget was reduced below this number, local memory must not
     /// grow.
     most: usize,
@@ -222,6 +231,8 @@ impl World {
             traps: Vec::new(),
             pins: Vec::new(),
             discard: None,
+            freed: None,
+            others: HashMap::new(),
             most: shape.config.budget_units as usize,
             now_ms: 0,
             fresh: 0,
@@ -251,6 +262,7 @@ impl World {
                 940..970 => self.choose_discard(),
                 970..980 => self.will_need(),
                 980..985 => self.fork(),
+                985..990 => self.go_on_reusing(),
                 _ => self.go_on_discarding(),
             }
             self.look();
@@ -327,7 +339,7 @@ impl World {
         }
         let unit = self.pins.swap_remove(self.random.below(self.pins.len()));
         self.fresh += 1;
-        self.model[unit][1] = self.fresh;
+        self.is_stored(unit, 1, self.fresh);
         self.engine().view().unpin(unit, WORDS[1], Some(self.fresh));
     }
 
@@ -390,12 +402,13 @@ impl World {
     fn attempt(&mut self, index: usize, op: Op) {
         let view = self.engine.as_ref().expect("an engine").view();
         let done = match op {
-            Op::Load(unit) => WORDS.iter().enumerate().try_for_each(|(at, &word)| {
-                let (found, expected) = (view.load(unit, word)?, self.model[unit][at]);
-                assert_eq!(found, expected, "unit {unit}, word {word} reads wrong");
-                Ok(())
+            Op::Load(unit) => load(view, unit).map(|found| {
+                if let Some(other) = self.others.remove(&unit).filter(|other| *other == found) {
+                    self.model[unit] = other;
+                }
+                assert_eq!(found, self.model[unit], "unit {unit} reads wrong");
             }),
-            Op::Store(unit, at, value) => view.store(unit, WORDS[at], value).map(|()| self.model[unit][at] = value),
+            Op::Store(unit, at, value) => view.store(unit, WORDS[at], value).map(|()| self.is_stored(unit, at, value)),
         };
         self.threads[index] = Thread::Ready;
         if done == Err(fake::Trapped) {
@@ -403,6 +416,11 @@ impl World {
             self.threads[index] = if is_asleep { Thread::Asleep(op, 0) } else { Thread::Trapped(op) };
             self.traps.push((index, op));
         }
+    }
+
+    fn is_stored(&mut self, unit: usize, at: usize, value: u64) {
+        self.model[unit][at] = value;
+        self.others.entry(unit).and_modify(|other| other[at] = value);
     }
 
     /// Delivers a random pending trap to the engine. Returns false if no trap was pending.
@@ -420,11 +438,13 @@ impl World {
     }
 
     fn is_discarded(&self, unit: usize) -> bool {
-        self.discard.as_ref().is_some_and(|(range, _)| range.contains(&unit))
+        let contains = |range: &std::ops::Range<usize>| range.contains(&unit);
+        self.discard.as_ref().is_some_and(|(range, _)| contains(range))
+            || self.freed.as_ref().is_some_and(|(range, _)| contains(range))
     }
 
-    /// Starts to discard a random range, if no thread uses the range now. If a thread used it, the result of the
-    /// thread's reads would be undefined.
+    /// Starts to discard or to free a random range, if no thread uses the range now. If a thread used it, the result of
+    /// the thread's reads would be undefined.
     fn choose_discard(&mut self) {
         let first = self.random.below(self.units());
         let end = (first + 1 + self.random.below(2 * self.shape.view.block_units + 2)).min(self.units());
@@ -433,7 +453,11 @@ impl World {
             Thread::Ready => false,
         };
         let is_told = |(_, op): &(usize, Op)| (first..end).contains(&op.unit());
-        if self.discard.is_some() || self.threads.iter().any(in_use) || self.traps.iter().any(is_told) {
+        if self.discard.is_some()
+            || self.freed.is_some()
+            || self.threads.iter().any(in_use)
+            || self.traps.iter().any(is_told)
+        {
             return;
         }
         // The discard makes the bytes of a transfer into this range irrelevant. So the transfer ends here without a
@@ -446,14 +470,22 @@ impl World {
             }
             stays
         });
-        self.discard = Some((first..end, first as u32));
-        self.go_on_discarding();
+        // A unit has at most one other content, so it is not freed twice without a load in between.
+        let is_uncertain = (first..end).any(|unit| self.others.contains_key(&unit));
+        if is_uncertain || self.random.chance(500) {
+            self.discard = Some((first..end, first as u32));
+            self.go_on_discarding();
+        } else {
+            self.freed = Some((first..end, Reuse::Freeing(first as u32)));
+            self.go_on_reusing();
+        }
     }
 
     fn go_on_discarding(&mut self) {
         let Some((range, next)) = self.discard.clone() else { return };
         match self.engine().submit_asking(Event::Discard { first: next, end: range.end as u32 }) {
             Progress::Done => {
+                self.others.retain(|unit, _| !range.contains(unit));
                 self.model[range].fill([0; WORDS.len()]);
                 self.discard = None;
             }
@@ -472,6 +504,7 @@ impl World {
             }
             self.look();
             self.go_on_discarding();
+            self.go_on_reusing();
             if let Some(index) = self.threads.iter().position(|thread| matches!(thread, Thread::Doing(_))) {
                 let Thread::Doing(op) = self.threads[index] else { continue };
                 self.attempt(index, op);
@@ -481,7 +514,8 @@ impl World {
                 idle = 0;
                 continue;
             }
-            let is_done = self.discard.is_none() && self.threads.iter().all(|thread| matches!(thread, Thread::Ready));
+            let is_resting = self.discard.is_none() && self.freed.is_none();
+            let is_done = is_resting && self.threads.iter().all(|thread| matches!(thread, Thread::Ready));
             if is_done {
                 return;
             }
@@ -510,6 +544,13 @@ impl World {
             self.drain();
         }
     }
+}
+
+/// Loads the words of a unit.
+fn load(view: &FakeView, unit: usize) -> Result<[u64; WORDS.len()], fake::Trapped> {
+    let mut found = [0; WORDS.len()];
+    WORDS.iter().zip(&mut found).try_for_each(|(&word, found)| view.load(unit, word).map(|value| *found = value))?;
+    Ok(found)
 }
 
 /// Runs a seed. Returns the failure, if any, and the engine whose work spaces the next seed reuses.

@@ -76,7 +76,9 @@ impl State {
         self.lend(taken, far);
         if let Local::Percent(percent) = self.launch.settings.local {
             let _mask = SignalMask::block_all();
-            self.engine.set_budget(self.launch.plan.budget_of_share(far, percent));
+            // All of the far memory is to be local, and so the kept blocks, too.
+            let kept = if percent == 100 { self.kept_bytes.load(Relaxed) } else { 0 };
+            self.engine.set_budget(self.launch.plan.budget_of_share(far + kept, percent));
         }
     }
 

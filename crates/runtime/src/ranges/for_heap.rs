@@ -9,7 +9,7 @@ use crate::process::{active, inside, offset_of, ready};
 pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
     let state = ready().filter(|_| active())?;
     inside(move || {
-        let offset = state.extents.lock().alloc(len as u64, align as u64)?;
+        let offset = state.place(len, align)?;
         state.idles_more(len as u64);
         state.far_changed();
         Some(places::base() + offset as usize)

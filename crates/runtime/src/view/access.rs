@@ -75,6 +75,11 @@ impl Base {
         self.restrictions.at(offset).0 & wanted != 0
     }
 
+    /// Checks whether the program restricted the access to a part of this range.
+    pub(crate) fn is_restricted(&self, span: Span) -> bool {
+        self.restrictions.touch(span)
+    }
+
     /// Checks whether the program ever restricted the access to any part of its far memory.
     pub(crate) fn has_restrictions(&self) -> bool {
         self.restrictions.are_any()

@@ -1,0 +1,43 @@
+//! Freed ranges that the program uses again.
+
+use hanare_paging::{Event, Progress};
+
+use super::{Op, Thread, WORDS, World};
+
+/// The step that a freed range has reached. The number is the unit from which the step continues.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reuse {
+    Freeing(u32),
+    Freed,
+    Reusing(u32),
+}
+
+impl World {
+    /// Does the next step of freeing a range and using it again. At the end, a thread stores to the range at once.
+    pub(super) fn go_on_reusing(&mut self) {
+        let Some((range, step)) = self.freed.clone() else { return };
+        let (first, end) = (range.start as u32, range.end as u32);
+        let next = match step {
+            Reuse::Freeing(next) => match self.engine().submit_asking(Event::Unused { first, next, end }) {
+                Progress::Done => Reuse::Freed,
+                Progress::Continue(unit) | Progress::Busy(unit) => Reuse::Freeing(unit),
+            },
+            Reuse::Freed => Reuse::Reusing(first),
+            Reuse::Reusing(next) => match self.engine().submit_asking(Event::Used { first: next, end }) {
+                Progress::Done => return self.is_used_again(range),
+                Progress::Continue(unit) | Progress::Busy(unit) => Reuse::Reusing(unit),
+            },
+        };
+        self.freed = Some((range, next));
+    }
+
+    fn is_used_again(&mut self, range: std::ops::Range<usize>) {
+        self.freed = None;
+        self.others.extend(range.clone().map(|unit| (unit, [0; WORDS.len()])));
+        if let Some(index) = self.threads.iter().position(|thread| matches!(thread, Thread::Ready)) {
+            self.fresh += 1;
+            let (unit, word) = (range.start + self.random.below(range.len()), self.random.below(WORDS.len()));
+            self.attempt(index, Op::Store(unit, word, self.fresh));
+        }
+    }
+}
