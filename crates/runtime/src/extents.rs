@@ -26,6 +26,8 @@ const CLOSE_FITS_TRIED: usize = 16;
 /// may be adjacent, and each keeps its own boundaries.
 #[derive(Debug, Default)]
 pub struct Extents {
+    /// Address of offset 0. Alignments are those of addresses.
+    base: u64,
     /// Length of every gap, by its start.
     gaps: BTreeMap<u64, u64>,
     /// Length and start of every gap, ordered by length.
@@ -37,9 +39,10 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// Returns a space of `len` free bytes. `len` is rounded down to whole pages.
-    pub fn new(len: u64) -> Extents {
-        let mut extents = Extents::default();
+    /// Returns a space of `len` free bytes. `len` is rounded down to whole pages. `base` is the address of offset 0, a
+    /// multiple of [`LARGE`].
+    pub fn new(base: u64, len: u64) -> Extents {
+        let mut extents = Extents { base, ..Extents::default() };
         extents.add_gap(0, len & !(PAGE - 1));
         extents
     }
@@ -61,7 +64,7 @@ impl Extents {
         parts
     }
 
-    /// Allocates `len` bytes (rounded up to pages) at a multiple of `align`. An alignment of less than a page counts as
+    /// Allocates `len` bytes (rounded up to pages) at an address that is a multiple of `align`. An alignment of less than a page counts as
     /// a page. Uses the smallest sufficient gap, and among equal gaps the one with the lowest address. With an
     /// alignment of more than a page, the gap may be longer than necessary. Returns `None` if no gap is sufficient, if
     /// `len` is 0, or if `align` is not a power of two.
@@ -196,7 +199,7 @@ impl Extents {
     /// Finds a gap for an allocation. Returns the start of the gap and the start of the allocation in it.
     fn find_gap(&self, len: u64, align: u64) -> Option<(u64, u64)> {
         let fit = |&(gap_len, gap): &(u64, u64)| {
-            let start = gap.checked_next_multiple_of(align)?;
+            let start = self.base.checked_add(gap)?.checked_next_multiple_of(align)? - self.base;
             (start.checked_add(len)? <= gap + gap_len).then_some((gap, start))
         };
         let close = self.gaps_by_len.range((len, 0)..);
@@ -458,7 +461,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_page_by_page_model(ops in prop::collection::vec(ops(), 1..80)) {
-            let mut extents = Extents::new(off(PAGES) + 123);
+            let mut extents = Extents::new(0, off(PAGES) + 123);
             let mut model = Model::new();
             for op in ops {
                 apply(&mut extents, &mut model, op)?;
@@ -477,7 +480,7 @@ mod tests {
 
         #[test]
         fn never_panics_on_any_argument(off: u64, len: u64, align: u64) {
-            let mut extents = Extents::new(len);
+            let mut extents = Extents::new(LARGE, len);
             extents.alloc(off, align);
             extents.alloc(4096, 1);
             extents.grow_in_place(0, off);
@@ -493,7 +496,7 @@ mod tests {
 
     #[test]
     fn a_small_hole_is_used_before_a_large_one() {
-        let mut extents = Extents::new(1 << 30);
+        let mut extents = Extents::new(0, 1 << 30);
         let blocks: Vec<_> = (0..6).map(|_| extents.alloc(10 * PAGE, 1).expect("room")).collect();
         extents.free(blocks[1]);
         extents.release(blocks[3], 4 * PAGE);
@@ -503,10 +506,21 @@ mod tests {
 
     #[test]
     fn large_arrays_start_on_large_boundaries() {
-        let mut extents = Extents::new(1 << 30);
+        let mut extents = Extents::new(0, 1 << 30);
         extents.alloc(PAGE, 1).expect("room");
         for _ in 0..5 {
             assert_eq!(extents.alloc(LARGE + PAGE, 1).expect("room") % LARGE, 0);
+        }
+    }
+
+    /// Alignments above [`LARGE`] were those of offsets once, so that `posix_memalign` gave wrong addresses.
+    #[test]
+    fn alignments_are_those_of_addresses() {
+        let base = 0x7f12_3460_0000;
+        let mut extents = Extents::new(base, 1 << 30);
+        for shift in 12..30 {
+            let start = extents.alloc(3 * PAGE, 1 << shift).expect("room");
+            assert_eq!((base + start) % (1 << shift), 0, "1 << {shift}");
         }
     }
 }

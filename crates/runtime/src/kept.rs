@@ -53,12 +53,11 @@ impl Kept {
         block
     }
 
-    /// Removes the shortest block that has `len` bytes at a multiple of `align` and wastes little. Among equal blocks,
-    /// removes the newest, because its pages are most likely still in local memory.
-    pub(crate) fn take_fit(&mut self, len: u64, align: u64) -> Option<Block> {
-        let fits = |block: &Block| {
-            block.len >= len && block.offset.is_multiple_of(align) && block.len - len <= block.len / WASTE_PART
-        };
+    /// Removes the shortest block that has `len` bytes, wastes little, and starts at an offset that `is_aligned` accepts.
+    /// Among equal blocks, removes the newest, because its pages are most likely still in local memory.
+    pub(crate) fn take_fit(&mut self, len: u64, is_aligned: impl Fn(u64) -> bool) -> Option<Block> {
+        let fits =
+            |block: &Block| block.len >= len && is_aligned(block.offset) && block.len - len <= block.len / WASTE_PART;
         let fitting = self.blocks.iter().enumerate().rev().filter(|(_, block)| fits(block));
         let (index, _) = fitting.min_by_key(|(_, block)| block.len)?;
         Some(self.remove(index))
@@ -93,21 +92,24 @@ mod tests {
     fn the_shortest_fit_is_taken_and_little_is_wasted() {
         let mut kept = kept(&[(0, 8 * MIB), (8 * MIB, 4 * MIB), (16 * MIB, 5 * MIB), (32 * MIB, 4 * MIB)]);
         assert_eq!(
-            kept.take_fit(4 * MIB, 4096).map(|block| block.offset),
+            kept.take_fit(4 * MIB, |_| true).map(|block| block.offset),
             Some(32 * MIB),
             "the newest of the shortest"
         );
-        assert_eq!(kept.take_fit(4 * MIB, 4096).map(|block| block.offset), Some(8 * MIB));
-        assert_eq!(kept.take_fit(4 * MIB, 4096).map(|block| block.offset), Some(16 * MIB), "a fifth is wasted");
-        assert_eq!(kept.take_fit(4 * MIB, 4096), None, "half would be wasted");
+        assert_eq!(kept.take_fit(4 * MIB, |_| true).map(|block| block.offset), Some(8 * MIB));
+        assert_eq!(kept.take_fit(4 * MIB, |_| true).map(|block| block.offset), Some(16 * MIB), "a fifth is wasted");
+        assert_eq!(kept.take_fit(4 * MIB, |_| true), None, "half would be wasted");
         assert_eq!(kept.bytes(), 8 * MIB);
     }
 
     #[test]
     fn an_alignment_is_kept() {
         let mut kept = kept(&[(4096, MIB), (4 * MIB, MIB)]);
-        assert_eq!(kept.take_fit(MIB, 2 * MIB).map(|block| block.offset), Some(4 * MIB));
-        assert_eq!(kept.take_fit(MIB, 2 * MIB), None);
+        assert_eq!(
+            kept.take_fit(MIB, |offset| offset.is_multiple_of(2 * MIB)).map(|block| block.offset),
+            Some(4 * MIB)
+        );
+        assert_eq!(kept.take_fit(MIB, |offset| offset.is_multiple_of(2 * MIB)), None);
         assert!(kept.starts(4096) && !kept.starts(4 * MIB));
     }
 

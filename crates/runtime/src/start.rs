@@ -134,7 +134,7 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     // of a second.
     // SAFETY: `at_exit` is a plain function, and the library that contains it stays loaded.
     unsafe { libc::atexit(at_exit) };
-    set_state(engine, (Extents::new(plan.reserve as u64), 0), launch, seat, senders)?;
+    set_state(engine, (Extents::new(base as u64, plan.reserve as u64), 0), launch, seat, senders)?;
     heap::open(base, len)?;
     process::open();
     Ok(())

@@ -56,7 +56,8 @@ impl State {
             return None;
         }
         let mut kept = self.kept.lock();
-        let block = kept.take_fit(len as u64, align as u64);
+        let is_aligned = |offset: u64| (places::base() + offset as usize).is_multiple_of(align);
+        let block = kept.take_fit(len as u64, is_aligned);
         self.kept_bytes.store(kept.bytes(), Relaxed);
         drop(kept);
         let block = block?;
