@@ -25,7 +25,7 @@ use crate::span::{OS_PAGE, Span};
 use crate::view::fake::{self, FakeView};
 use hanare_sys::map::Mapping;
 use hanare_wire::Wait;
-use reuse::Reuse;
+use reuse::{Reuse, load};
 
 mod reuse;
 
@@ -418,11 +418,6 @@ impl World {
         }
     }
 
-    fn is_stored(&mut self, unit: usize, at: usize, value: u64) {
-        self.model[unit][at] = value;
-        self.others.entry(unit).and_modify(|other| other[at] = value);
-    }
-
     /// Delivers a random pending trap to the engine. Returns false if no trap was pending.
     fn deliver(&mut self) -> bool {
         if self.traps.is_empty() {
@@ -544,13 +539,6 @@ impl World {
             self.drain();
         }
     }
-}
-
-/// Loads the words of a unit.
-fn load(view: &FakeView, unit: usize) -> Result<[u64; WORDS.len()], fake::Trapped> {
-    let mut found = [0; WORDS.len()];
-    WORDS.iter().zip(&mut found).try_for_each(|(&word, found)| view.load(unit, word).map(|value| *found = value))?;
-    Ok(found)
 }
 
 /// Runs a seed. Returns the failure, if any, and the engine whose work spaces the next seed reuses.

@@ -2,7 +2,9 @@
 
 use hanare_paging::{Event, Progress};
 
-use super::{Op, Thread, WORDS, World};
+use crate::view::fake::Trapped;
+
+use super::{FakeView, Op, Thread, WORDS, World};
 
 /// The step that a freed range has reached. The number is the unit from which the step continues.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +15,12 @@ pub(super) enum Reuse {
 }
 
 impl World {
+    /// Notes a store to a word of a unit.
+    pub(super) fn is_stored(&mut self, unit: usize, at: usize, value: u64) {
+        self.model[unit][at] = value;
+        self.others.entry(unit).and_modify(|other| other[at] = value);
+    }
+
     /// Does the next step of freeing a range and using it again. At the end, a thread stores to the range at once.
     pub(super) fn go_on_reusing(&mut self) {
         let Some((range, step)) = self.freed.clone() else { return };
@@ -40,4 +48,11 @@ impl World {
             self.attempt(index, Op::Store(unit, word, self.fresh));
         }
     }
+}
+
+/// Loads the words of a unit.
+pub(super) fn load(view: &FakeView, unit: usize) -> Result<[u64; WORDS.len()], Trapped> {
+    let mut found = [0; WORDS.len()];
+    WORDS.iter().zip(&mut found).try_for_each(|(&word, found)| view.load(unit, word).map(|value| *found = value))?;
+    Ok(found)
 }
