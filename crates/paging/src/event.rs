@@ -81,6 +81,16 @@ pub enum Event {
         /// One past the last unit.
         end: u32,
     },
+    /// The program allocated these units. It owns all of them, and may read and write them. So their pages may be filled
+    /// with zeroes before they are accessed. A discard ends this.
+    Allocated {
+        /// First unit.
+        first: u32,
+        /// One past the last unit.
+        end: u32,
+        /// False if the program may no longer access all of these units.
+        is_open: bool,
+    },
     /// The program freed these units and may use them again. Their bytes no longer matter. Resident pages stay while
     /// there is room, and go before all others. Absent pages are discarded. A step covers at most
     /// [`limits::DISCARD_UNITS_MAX`] units, like [`Event::Discard`]. The range is unused after the last step.

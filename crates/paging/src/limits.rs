@@ -29,6 +29,8 @@ pub const STARVED_MAX: usize = 1024;
 pub const DISCARD_UNITS_MAX: u32 = 512;
 /// Maximum number of unused ranges. If there are more, the pages of the oldest range count as used again.
 pub const UNUSED_MAX: usize = 64;
+/// Maximum number of allocated ranges whose first accesses are observed. If there are more, the oldest is forgotten.
+pub const FRESH_MAX: usize = 64;
 /// Largest number of free frames whose memory is being returned to the system.
 pub const FREES_MAX: u32 = 64;
 /// Maximum number of pages remembered because a transfer prevented their eviction. If there are more, no page is

@@ -48,7 +48,7 @@ fn touch_counting(
             Action::TakeOut { page, bytes, .. } => Some(Event::TakenOut {
                 page,
                 ok: true,
-                changed: bytes == Bytes::Dirty || changed && bytes == Bytes::Unknown,
+                changed: bytes == Bytes::Dirty || changed && bytes != Bytes::Clean,
             }),
             Action::Open { page } => Some(Event::Opened { page }),
             _ => None,

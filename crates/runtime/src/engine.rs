@@ -270,6 +270,13 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
+    /// Tells the pager that the program has allocated these units, or that it may no longer access all of them.
+    pub(crate) fn allocated(&self, (first, end): (u32, u32), is_open: bool) {
+        if first < end {
+            self.submit(Event::Allocated { first, end, is_open });
+        }
+    }
+
     /// Marks the units as unused. They are resident as before while there is room, and read as zeroes after that.
     pub(crate) fn unuse(&self, (first, end): (u32, u32)) {
         let mut next = first;

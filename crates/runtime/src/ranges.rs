@@ -44,6 +44,7 @@ fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
             return std::ptr::null_mut();
         }
         let Some(offset) = state.place(len, align) else { return std::ptr::null_mut() };
+        state.engine.allocated(state.inner_units_of(offset, len), true);
         (places::base() + offset as usize) as *mut u8
     })
 }
@@ -195,6 +196,7 @@ pub unsafe fn resize(addr: usize, new_len: usize) -> bool {
             if !grown {
                 return false;
             }
+            state.engine.allocated(state.inner_units_of(offset + len, new_len - len), true);
         }
         state.far_changed();
         true
@@ -212,10 +214,16 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return Err(libc::ENOMEM) };
     inside(move || {
         state.return_kept_in(offset, len);
+        // A unit that the program cannot access must not be filled. The units at the edges count, too.
+        let unit = state.granularity;
+        state.engine.allocated(((offset / unit) as u32, (offset + len).div_ceil(unit) as u32), false);
         if !state.extents.lock().covers(offset as u64, len as u64) {
             return Err(libc::ENOMEM);
         }
         let answer = state.engine.view().restrict(Span { offset, len }, prot);
+        if answer.is_ok() && prot == Prot::READ_WRITE.0 {
+            state.engine.allocated(state.inner_units_of(offset, len), true);
+        }
         state.far_changed();
         answer
     })

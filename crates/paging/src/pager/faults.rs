@@ -66,8 +66,12 @@ impl Pager {
         };
         let was_remote = self.state(page) == State::Remote;
         let at = actions.as_slice().len();
+        let mut run = self.fresh_run(page);
         self.launch(page, frame, write, true, actions);
-        let run = if was_remote { self.read_ahead(page, Some(at), actions) } else { 0 };
+        match was_remote {
+            true => run = self.read_ahead(page, Some(at), actions),
+            false => self.fill_run(page, run, at, actions),
+        }
         if self.geometry.block_units > 1 && self.span(page) == 1 {
             self.grain.small_fault(self.geometry.block(page.0), 1 + run);
         }
@@ -106,7 +110,8 @@ impl Pager {
         self.move_to(page, State::Fetching);
         self.clear(page, WANTED | WRITE | PREFETCHED | GUESSED);
         self.set(page, if demand { WANTED } else { PREFETCHED });
-        if !write && frame.is_none() && source == Source::Server && self.will_be_written(page) {
+        // A page of zeroes is usually written soon. If it is not, it is dropped at its eviction like a clean page.
+        if !write && frame.is_none() && (source == Source::Zero || self.will_be_written(page)) {
             self.set(page, GUESSED);
         }
         let write = write || self.has(page, GUESSED);

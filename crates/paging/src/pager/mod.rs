@@ -1,6 +1,6 @@
 //! The pager: the only module that changes a page's state. Events arrive here, and `page` holds the state of each page.
 //! `faults` answers accesses, `completions` continues after an action has ended. `room` frees memory, `shape` discards
-//! pages and changes page sizes, `unused` keeps freed ones, `ahead` prefetches, `habits` predicts writes. `hide` unmaps
+//! pages and changes page sizes, `unused` keeps freed ones, `fresh` fills new ones, `ahead` prefetches, `habits` predicts writes. `hide` unmaps
 //! pages for reference sampling, and `fork` stops all transfers.
 //!
 //! ```text
@@ -20,6 +20,7 @@ mod ahead;
 mod completions;
 mod faults;
 mod fork;
+mod fresh;
 mod habits;
 mod hide;
 mod page;
@@ -105,6 +106,7 @@ pub struct Pager {
     held_back: Vec<PageId>,
     held_back_ms: u64,
     unused: unused::Unused,
+    fresh: fresh::Fresh,
     counters: Counters,
 }
 
@@ -171,6 +173,7 @@ impl Pager {
             held_back: Vec::with_capacity(limits::HELD_MAX),
             held_back_ms: 0,
             unused: unused::Unused::new(),
+            fresh: fresh::Fresh::new(),
             frees: 0,
             counters: Counters::default(),
         };
@@ -219,9 +222,20 @@ impl Pager {
             }
             Event::Discard { first, end } => {
                 self.unused.remove(first, end);
+                self.fresh.remove(first, end);
                 progress = self.discard(first, end, actions);
             }
-            Event::Unused { first, next, end } => progress = self.unuse(first, next, end, actions),
+            Event::Allocated { first, end, is_open } => {
+                match is_open {
+                    true => self.fresh.add(first, end.min(self.geometry.units)),
+                    false => self.fresh.remove(first, end),
+                }
+                return progress;
+            }
+            Event::Unused { first, next, end } => {
+                self.fresh.remove(first, end);
+                progress = self.unuse(first, next, end, actions);
+            }
             Event::Used { first, end } => progress = self.use_again(first, end),
             Event::WillNeed { first, end } => {
                 self.note_run(true);

@@ -15,6 +15,7 @@ impl World {
             60..65 => self.will_need(),
             65..80 => self.set_kind(),
             80..85 => self.keep(),
+            85..95 => self.allocate(),
             _ => {}
         }
     }
@@ -42,6 +43,16 @@ impl World {
         self.kept.clear();
         for _ in 0..self.random.below(4) {
             self.kept.insert(self.random.below(u64::from(self.shape.units)) as u32);
+        }
+    }
+
+    /// Tells the pager that a range is allocated, or that its pages may no longer be filled.
+    fn allocate(&mut self) {
+        let first = self.random.below(u64::from(self.shape.units)) as u32;
+        let end = (first + 1 + self.random.below(300) as u32).min(self.shape.units);
+        if !(first..end).any(|unit| self.discarding.contains(&unit)) {
+            let is_open = self.random.chance(900);
+            self.step(Event::Allocated { first, end, is_open });
         }
     }
 

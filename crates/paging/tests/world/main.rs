@@ -69,6 +69,8 @@ struct World {
     threads: Vec<Thread>,
     /// Units that a thread discards or has freed. No thread accesses them.
     discarding: HashSet<u32>,
+    /// Units that the program has allocated, as far as the pager knows. Only these may be filled before an access.
+    allocated: HashSet<u32>,
     /// Units that were freed and are used again. Each has its old bytes or zeroes.
     uncertain: HashSet<u32>,
     /// Pages that a transfer pins, by their first unit. The pages cannot be evicted, and the transfer still writes to
@@ -127,6 +129,7 @@ impl World {
             model: HashMap::new(),
             threads: vec![Thread::Ready; shape.threads],
             discarding: HashSet::new(),
+            allocated: HashSet::new(),
             uncertain: HashSet::new(),
             pins: HashSet::new(),
             kept: HashSet::new(),
@@ -140,6 +143,13 @@ impl World {
     }
 
     fn step(&mut self, event: Event) -> Progress {
+        match event {
+            Event::Allocated { first, end, is_open: true } => self.allocated.extend(first..end),
+            Event::Allocated { first, end, .. } | Event::Discard { first, end } | Event::Unused { first, end, .. } => {
+                self.allocated.retain(|unit| !(first..end).contains(unit));
+            }
+            _ => {}
+        }
         self.actions.clear();
         let kept = &self.kept;
         let progress = self.pager.step_keeping(event, &mut self.actions, &|page| kept.contains(&page.0));
@@ -179,6 +189,12 @@ impl World {
                 if let Some(frame) = frame {
                     let span = self.span(page);
                     self.frames.entry(frame).or_insert_with(|| vec![u64::MAX; span as usize]);
+                }
+                let ahead = (page.0..page.0 + count).skip(1);
+                if source == Source::Zero {
+                    for unit in ahead {
+                        assert!(self.allocated.contains(&unit), "unit {unit} is filled and was not allocated");
+                    }
                 }
                 if source == Source::Server {
                     seen = Some(self.server_bytes(page, self.span(page) * count));

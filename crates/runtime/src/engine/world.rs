@@ -263,6 +263,7 @@ impl World {
                 970..980 => self.will_need(),
                 980..985 => self.fork(),
                 985..990 => self.go_on_reusing(),
+                990..993 => self.allocate(),
                 _ => self.go_on_discarding(),
             }
             self.look();

@@ -81,13 +81,13 @@ unsafe extern "C" fn take_chunk(
 /// no room.
 unsafe extern "C" fn commit(
     _: *mut je::extent_hooks_t,
-    _: *mut c_void,
+    start: *mut c_void,
     _: usize,
-    _: usize,
+    offset: usize,
     len: usize,
     _: c_uint,
 ) -> bool {
-    !keeping_errno(|| ranges::heap_uses(len))
+    !keeping_errno(|| ranges::heap_uses(start as usize + offset, len))
 }
 
 /// Discards the pages of a free extent. Returns true, which is a refusal, if the extent does not consist of whole

@@ -16,15 +16,23 @@ pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
     })
 }
 
-/// Counts `len` more bytes of the heap's address space as far bytes. Returns false if the memory servers have no room
-/// for them (see [`hanare_settings::Overcommit`]).
-pub(crate) fn heap_uses(len: usize) -> bool {
+/// Smallest range of the heap, in bytes, whose pages are filled in runs.
+const FILLED_MIN: usize = 64 << 10;
+
+/// Counts a range of the heap's address space as far bytes. Returns false if the memory servers have no room for them
+/// (see [`hanare_settings::Overcommit`]).
+pub(crate) fn heap_uses(addr: usize, len: usize) -> bool {
     let Some(state) = ready() else { return false };
     if !state.promises_heap(len) {
         return false;
     }
     state.idles_less(len as u64);
     state.idle_changed();
+    if len >= FILLED_MIN
+        && let Some(offset) = offset_of(addr)
+    {
+        inside(move || state.engine.allocated(state.inner_units_of(offset, len), true));
+    }
     true
 }
 

@@ -31,7 +31,7 @@ impl State {
         if len as u64 > most || places::meets_hole(places::base() + offset, len) || is_restricted() {
             return None;
         }
-        self.engine.unuse(self.units_of(offset, len));
+        self.engine.unuse(self.inner_units_of(offset, len));
         self.idles_more(len as u64);
         let block = Block { offset: offset as u64, len: len as u64, since_ns: now_ns() };
         loop {
@@ -67,7 +67,8 @@ impl State {
             self.return_all();
             return None;
         }
-        self.engine.reuse(self.units_of(offset as usize, len as usize));
+        self.engine.reuse(self.inner_units_of(offset as usize, len as usize));
+        self.engine.allocated(self.inner_units_of(offset as usize, len as usize), true);
         self.idles_less(len);
         self.idle_changed();
         Some((offset as usize, len as usize))
@@ -75,7 +76,7 @@ impl State {
 
     /// Returns whether all pages of a range are in local memory.
     pub(super) fn are_local(&self, offset: usize, len: usize) -> bool {
-        self.engine.are_resident(self.units_of(offset, len))
+        self.engine.are_resident(self.inner_units_of(offset, len))
     }
 
     /// Allocates address space. If none is left, gives back the kept blocks, and tries again.
@@ -146,9 +147,5 @@ impl State {
         self.give_back(offset as usize, len as usize);
         self.idles_less(len);
         self.far_changed();
-    }
-
-    fn units_of(&self, offset: usize, len: usize) -> (u32, u32) {
-        ((offset / self.granularity) as u32, ((offset + len) / self.granularity) as u32)
     }
 }

@@ -16,10 +16,17 @@ impl State {
         (offset.next_multiple_of(unit), (offset + len) / unit * unit)
     }
 
-    pub(crate) fn discard_whole(&self, offset: usize, len: usize) {
+    /// Returns the first whole unit inside a byte range, and the one past the last. If the range contains no whole unit,
+    /// the first is not below the other.
+    pub(super) fn inner_units_of(&self, offset: usize, len: usize) -> (u32, u32) {
         let (first, end) = self.whole_units(offset, len);
+        ((first / self.granularity) as u32, (end / self.granularity) as u32)
+    }
+
+    pub(crate) fn discard_whole(&self, offset: usize, len: usize) {
+        let (first, end) = self.inner_units_of(offset, len);
         if first < end {
-            self.engine.discard((first / self.granularity) as u32, (end / self.granularity) as u32);
+            self.engine.discard(first, end);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The common part of both views: the location of far memory, the frames, the places for pages that are moved aside,
 //! and the access that the program allows.
 
-use hanare_paging::FrameId;
+use hanare_paging::{FrameId, limits};
 use hanare_sys::copy::OwnMemory;
 use hanare_sys::map::{self, Advice, MapError, Mapping};
 use hanare_sys::{Errno, again};
@@ -82,7 +82,7 @@ impl Base {
             windows: Box::leak(Box::new(Windows::new(base, sizes.reserve))),
             huge,
             pools: Pools::new(&sizes)?,
-            zeroes: Mapping::anonymous(sizes.block.max(sizes.unit))?.leak(),
+            zeroes: Mapping::anonymous(sizes.block.max(sizes.unit).max(limits::RUN_BYTES_MAX as usize))?.leak(),
             memory: Ok(OwnMemory::open().map_err(ViewError::OwnMemory)?),
             restrictions: Restrictions::new(sizes.reserve),
             program,

@@ -39,6 +39,8 @@ pub(crate) struct Shape {
 
 /// Number of places that have memory of their own. A page that is moved aside is moved to a place.
 const PLACES: usize = 2 * limits::VICTIMS_MAX;
+/// Bytes of zeroes with which pages are filled.
+const ZEROES: usize = limits::RUN_BYTES_MAX as usize;
 
 /// The program's access to a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +94,7 @@ impl Drop for FakeView {
             give_back(self.memory, self.shape.units * OS_PAGE);
             give_back(self.frames, self.frame_units() * OS_PAGE);
             give_back(self.places, PLACES * OS_PAGE);
-            give_back(self.zeroes, self.shape.block_units * OS_PAGE);
+            give_back(self.zeroes, ZEROES);
         }
     }
 }
@@ -100,9 +102,9 @@ impl Drop for FakeView {
 impl FakeView {
     pub(crate) fn new(shape: Shape, seed: u64) -> Self {
         let frame_units = shape.small_frames + shape.wide_frames * shape.block_units;
-        let zeroes = lend(shape.block_units * OS_PAGE);
-        // SAFETY: `lend` has just allocated `shape.block_units * OS_PAGE` bytes at `zeroes`.
-        unsafe { zeroes.write_bytes(0, shape.block_units * OS_PAGE) };
+        let zeroes = lend(ZEROES);
+        // SAFETY: `lend` has just allocated `ZEROES` bytes at `zeroes`.
+        unsafe { zeroes.write_bytes(0, ZEROES) };
         Self {
             shape,
             random: Cell::new(seed),

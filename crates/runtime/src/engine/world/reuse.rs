@@ -15,6 +15,15 @@ pub(super) enum Reuse {
 }
 
 impl World {
+    /// Tells the engine that a random range is allocated.
+    pub(super) fn allocate(&mut self) {
+        let first = self.random.below(self.units());
+        let end = (first + 1 + self.random.below(40)).min(self.units());
+        if !(first..end).any(|unit| self.is_discarded(unit)) {
+            self.engine().allocated((first as u32, end as u32), true);
+        }
+    }
+
     /// Notes a store to a word of a unit.
     pub(super) fn is_stored(&mut self, unit: usize, at: usize, value: u64) {
         self.model[unit][at] = value;
