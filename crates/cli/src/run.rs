@@ -18,7 +18,7 @@ use hanare_settings::fits::{self, TooMuch};
 use hanare_settings::hostfile::{Hostfile, HostfileError};
 use hanare_settings::{
     DEFAULT_POLICY, DEFAULT_PREFETCH, Local, Mode, POLICIES, PREFETCHERS, PageSize, ServerSpec, Settings,
-    SettingsError, parse_far, parse_name, parse_size,
+    SettingsError, parse_far, parse_name, parse_near, parse_size,
 };
 use hanare_store::private::{Private, PrivateError, PrivateOptions};
 use hanare_sys::limits;
@@ -50,7 +50,7 @@ Examples:
   hanare run -f hosts -n 3 -- ./solve                  the host file of the DLM papers
 
 Memory servers are started with 'hanare serve'.
-Variables: these give defaults for flags: HANARE_LOCAL, HANARE_SERVERS, HANARE_PAGE_SIZE, HANARE_FAR, HANARE_POLICY, \
+Variables: these give defaults for flags: HANARE_LOCAL, HANARE_SERVERS, HANARE_PAGE_SIZE, HANARE_FAR, HANARE_NEAR, HANARE_POLICY, \
 HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE. These have no flag: HANARE_STATIC (on), HANARE_RESERVE (256G), \
 HANARE_TIMEOUT (3 s), HANARE_OVERCOMMIT (heuristic), HANARE_DISABLE.";
 
@@ -86,6 +86,11 @@ pub(crate) struct RunArgs {
     policy: Option<String>,
     #[arg(long, value_name = "NAME", value_parser = parse_name, help = choices::flag_help("Prefetcher", PREFETCHERS, DEFAULT_PREFETCH))]
     prefetch: Option<String>,
+    /// How much memory of small blocks stays near, a size of at least 1M. Small blocks beyond it are far, too. 'off': all
+    /// stay near. Other modes than thread do not limit them. Default: 32M.
+    #[arg(long, value_name = "SIZE|off", value_parser = parse_near, allow_negative_numbers = true)]
+    near: Option<u64>,
+
     /// How accesses to far pages are trapped: auto, thread, sigbus or sigsegv; see 'hanare doctor'. Default: auto.
     #[arg(long, value_name = "MODE")]
     mode: Option<Mode>,
@@ -327,6 +332,7 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
     }
     settings.page_size = args.page_size.unwrap_or(settings.page_size);
     settings.far = args.far.unwrap_or(settings.far);
+    settings.near = args.near.unwrap_or(settings.near);
     settings.mode = args.mode.unwrap_or(settings.mode);
     settings.policy = args.policy.clone().unwrap_or(settings.policy);
     settings.prefetch = args.prefetch.clone().unwrap_or(settings.prefetch);

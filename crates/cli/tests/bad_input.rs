@@ -80,6 +80,7 @@ fn flags_and_values_that_make_no_sense() {
             (&["run", "true"], &[("HANARE_DISABLE", "mvoe")], 125, "mvoe"),
             (&["run", "true"], &[("HANARE_TIMEOUT", "soon")], 125, "HANARE_TIMEOUT"),
             (&["run", "true"], &[("HANARE_FAR", "little")], 125, "HANARE_FAR"),
+            (&["run", "true"], &[("HANARE_NEAR", "1K")], 125, "HANARE_NEAR"),
             (&["run", "--far", "0", "true"], &[], 125, "--far"),
             (&["run", "true"], &[("HANARE_STATIC", "1")], 125, "HANARE_STATIC"),
             (&["run", "true"], &[("HANARE_LIB", "/no/such/lib")], 125, "HANARE_LIB"),

@@ -51,10 +51,11 @@ fn odd_values() -> Vec<OsString> {
     values
 }
 
-const VARIABLES: [&str; 20] = [
+const VARIABLES: [&str; 21] = [
     "HANARE_LOCAL",
     "HANARE_SERVERS",
     "HANARE_FAR",
+    "HANARE_NEAR",
     "HANARE_STATIC",
     "HANARE_PAGE_SIZE",
     "HANARE_POLICY",

@@ -1,4 +1,5 @@
-//! The `malloc` family. Blocks of at least `far::threshold()` bytes are far, and glibc allocates smaller blocks.
+//! The `malloc` family. Blocks of at least `far::threshold()` bytes are far. glibc allocates smaller blocks, until its
+//! heap exceeds a limit (`far::small_blocks_are_far`).
 //!
 //! A block's address alone shows its allocator: `hanare::heap` allocates all far blocks.
 //!
@@ -42,7 +43,7 @@ fn is_far_block(block: usize) -> bool {
 /// Checks whether a new block of `size` bytes for code at `caller` must be far.
 #[inline]
 fn wants_far_block(size: usize, caller: usize) -> bool {
-    size >= far::threshold()
+    (size >= far::threshold() || far::small_blocks_are_far())
         && far::active()
         && !LINKER.contains(caller)
         && !(LIBRARY.contains(caller) && (far::trap_signal().is_some() || far::is_dormant() || locale::is_being_set()))
@@ -75,20 +76,30 @@ fn far_pages_by(alloc: impl FnOnce(usize, usize) -> *mut u8, size: usize, align:
 
 #[inline]
 extern "C" fn malloc_for(size: usize, caller: usize) -> *mut c_void {
-    if wants_far_block(size, caller) { heap::alloc(size, 1, false).cast() } else { near::malloc(size).cast() }
+    if wants_far_block(size, caller) {
+        return heap::alloc(size, 1, false).cast();
+    }
+    far::allocates_near(size);
+    near::malloc(size).cast()
 }
 
 extern "C" fn calloc_for(count: usize, size: usize, caller: usize) -> *mut c_void {
     match count.checked_mul(size) {
         Some(total) if wants_far_block(total, caller) => heap::alloc(total, 1, true).cast(),
-        _ => near::calloc(count, size).cast(),
+        _ => {
+            far::allocates_near(count.saturating_mul(size));
+            near::calloc(count, size).cast()
+        }
     }
 }
 
 extern "C" fn memalign_for(align: usize, size: usize, caller: usize) -> *mut c_void {
     match align.checked_next_power_of_two() {
         Some(align) if wants_far_block(size, caller) => heap::alloc(size, align, false).cast(),
-        _ => near::memalign(align, size).cast(),
+        _ => {
+            far::allocates_near(size);
+            near::memalign(align, size).cast()
+        }
     }
 }
 
@@ -102,7 +113,11 @@ unsafe extern "C" fn realloc_for(old: *mut c_void, size: usize, caller: usize) -
         // SAFETY: the caller keeps the contract of realloc(3), and `old` is a far block.
         return unsafe { resize_far(old, size, caller) };
     }
-    if !wants_far_block(size, caller) {
+    // A small near block stays where it is if it can.
+    // SAFETY: `old` is a live block that is not far, so glibc allocated it.
+    let stays = size < far::threshold() && unsafe { near::usable_size(old.cast()) } >= size;
+    if stays || !wants_far_block(size, caller) {
+        far::allocates_near(size);
         // SAFETY: `old` is a live block that is not far, so glibc allocated it.
         return unsafe { near::realloc(old.cast(), size).cast() };
     }

@@ -11,5 +11,6 @@ pub use crate::ranges::{
     alloc, alloc_unpromised, allocation, claim, discard, free, is_allocated, is_readable, is_writable, open_until,
     protect, release, reserve, resize, will_need,
 };
+pub use crate::small::{allocates_near, are_far as small_blocks_are_far};
 pub use crate::start::{StartError, before_start, rehearse, start, start_later};
 pub use crate::threads::{is_alone, is_own_thread, leaves};

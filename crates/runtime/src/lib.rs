@@ -32,6 +32,7 @@ mod procfs;
 mod promise;
 mod ranges;
 mod restrictions;
+mod small;
 mod span;
 mod start;
 pub mod stats;

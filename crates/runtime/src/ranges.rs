@@ -45,7 +45,7 @@ fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
         }
         let Some(offset) = state.place(len, align) else { return std::ptr::null_mut() };
         state.engine.allocated(state.inner_units_of(offset, len), true);
-        (places::base() + offset as usize) as *mut u8
+        (places::base() + offset) as *mut u8
     })
 }
 

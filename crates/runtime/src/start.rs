@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 use hanare_paging::policy;
-use hanare_settings::{Environment, FAR_LARGE, Mode, PageSize, Settings, SettingsError};
+use hanare_settings::{Brief, Environment, FAR_LARGE, Mode, PageSize, Settings, SettingsError};
 use hanare_store::Sender;
 use hanare_sys::clock::now_ns;
 use hanare_sys::features::Features;
@@ -19,7 +19,7 @@ use crate::plan::{self, Plan};
 use crate::process::{self, Call, Launch, State, state};
 use crate::stats::Stats;
 use crate::tree::Seat;
-use crate::{choose, heap, keeper, places, threads};
+use crate::{choose, heap, keeper, places, small, threads};
 
 mod error;
 mod parts;
@@ -187,7 +187,7 @@ pub(crate) fn set_state(
 /// # Errors
 /// The reason why far memory cannot be started ([`StartError`]).
 pub fn start_later(environment: Environment) -> Result<(), StartError> {
-    let (mode, threshold, disabled) = Settings::brief(&environment)?;
+    let Brief { mode, far: threshold, near, disabled } = Settings::brief(&environment)?;
     if mode != Mode::Thread {
         return start_now(&environment);
     }
@@ -199,6 +199,10 @@ pub fn start_later(environment: Environment) -> Result<(), StartError> {
     LATER.store(Box::leak(Box::new(environment)), Release);
     process::leave_to_first(start_left);
     process::threshold_is(threshold);
+    // Small blocks can be far only in thread mode.
+    if near > 0 && threshold > 0 {
+        small::limit(near);
+    }
     Ok(())
 }
 

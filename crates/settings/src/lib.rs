@@ -25,7 +25,7 @@ mod values;
 
 pub use values::{
     Local, Mode, Overcommit, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, TIMEOUT_MAX_S, ValueError, format_far,
-    format_size, parse_far, parse_name, parse_servers, parse_size,
+    format_near, format_size, parse_far, parse_name, parse_near, parse_servers, parse_size,
 };
 use values::{parse_number, parse_reserve};
 
@@ -33,6 +33,8 @@ use values::{parse_number, parse_reserve};
 pub const FAR_LARGE: usize = 128 << 10;
 /// Default of `HANARE_FAR`: size in bytes of the smallest allocation that is placed in far memory.
 pub const DEFAULT_FAR: usize = FAR_LARGE;
+/// Default of `HANARE_NEAR`: bytes of small blocks that stay near.
+pub const DEFAULT_NEAR: u64 = 32 << 20;
 /// Default of `HANARE_RESERVE`: address space reserved for far memory, in bytes.
 pub const DEFAULT_RESERVE: u64 = 256 << 30;
 /// Default of `HANARE_TIMEOUT`: the longest wait for a silent server, in seconds.
@@ -98,6 +100,16 @@ pub enum SettingsError {
     Twice(Endpoint),
 }
 
+/// The settings that a process needs before all others. [`Settings`] explains each of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Brief {
+    pub mode: Mode,
+    pub far: usize,
+    pub near: u64,
+    pub disabled: Disabled,
+}
+
 /// All settings of a run. `Settings::new` returns the defaults. `from_env` reads the variables that `to_env` returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
@@ -124,6 +136,9 @@ pub struct Settings {
     /// `HANARE_FAR`: size in bytes of the smallest allocation that is placed in far memory. The word `all` is 0, and
     /// `large` is [`FAR_LARGE`].
     pub far: usize,
+    /// `HANARE_NEAR`: bytes of small blocks that stay near. When the C library's heap holds more, small blocks that are
+    /// allocated later are far. 0 means no limit. Applies only in thread mode.
+    pub near: u64,
     /// `HANARE_STATIC`: whether large static arrays are placed in far memory.
     pub statics: bool,
     /// `HANARE_OVERCOMMIT`: when an allocation is refused for lack of room on the servers.
@@ -160,6 +175,7 @@ impl Settings {
             mode: Mode::Auto,
             disable: String::new(),
             far: DEFAULT_FAR,
+            near: DEFAULT_NEAR,
             statics: true,
             overcommit: Overcommit::Heuristic,
             reserve: DEFAULT_RESERVE,
@@ -192,17 +208,17 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Returns the settings that a process needs before all others. These are the trap mode, the size of the smallest
-    /// allocation in far memory, and the kernel features that Hanare must not use.
+    /// Returns the settings that a process needs before all others.
     ///
     /// # Errors
-    /// Returns an error if one of the three variables is malformed.
-    pub fn brief(environment: &Environment) -> Result<(Mode, usize, Disabled), SettingsError> {
+    /// Returns an error if one of these variables is malformed.
+    pub fn brief(environment: &Environment) -> Result<Brief, SettingsError> {
         let vars = Variables(|name| environment.get(name));
         let mode = vars.value("HANARE_MODE", Mode::from_str)?.unwrap_or(Mode::Auto);
         let far = vars.value("HANARE_FAR", parse_far)?.unwrap_or(DEFAULT_FAR);
         let disabled = Disabled::parse(&vars.text("HANARE_DISABLE")?.unwrap_or_default())?;
-        Ok((mode, far, disabled))
+        let near = vars.value("HANARE_NEAR", parse_near)?.unwrap_or(DEFAULT_NEAR);
+        Ok(Brief { mode, far, near, disabled })
     }
 
     /// Checks whether large static arrays should be placed in far memory. Returns false for an invalid value, which is
@@ -234,6 +250,7 @@ impl Settings {
         set(&mut settings.mode, vars.value("HANARE_MODE", Mode::from_str)?);
         set(&mut settings.disable, vars.text("HANARE_DISABLE")?);
         set(&mut settings.far, vars.value("HANARE_FAR", parse_far)?);
+        set(&mut settings.near, vars.value("HANARE_NEAR", parse_near)?);
         set(&mut settings.statics, vars.value("HANARE_STATIC", values::parse_switch)?);
         set(&mut settings.overcommit, vars.value("HANARE_OVERCOMMIT", Overcommit::from_str)?);
         set(&mut settings.reserve, vars.value("HANARE_RESERVE", parse_reserve)?);
@@ -314,6 +331,7 @@ impl Settings {
             ("HANARE_SEED", self.seed.to_string()),
             ("HANARE_MODE", self.mode.to_string()),
             ("HANARE_FAR", format_far(self.far)),
+            ("HANARE_NEAR", format_near(self.near)),
             ("HANARE_STATIC", if self.statics { "on" } else { "off" }.to_owned()),
             ("HANARE_OVERCOMMIT", self.overcommit.to_string()),
             ("HANARE_RESERVE", format_size(self.reserve)),
@@ -345,7 +363,7 @@ impl Settings {
 
     /// Every variable that [`Settings::from_env`] reads. A program that starts a run can clear inherited values of
     /// these variables.
-    pub const VARIABLES: [&'static str; 19] = [
+    pub const VARIABLES: [&'static str; 20] = [
         "HANARE_LOCAL",
         "HANARE_PRIVATE",
         "HANARE_SERVERS",
@@ -355,6 +373,7 @@ impl Settings {
         "HANARE_MODE",
         "HANARE_DISABLE",
         "HANARE_FAR",
+        "HANARE_NEAR",
         "HANARE_STATIC",
         "HANARE_OVERCOMMIT",
         "HANARE_RESERVE",
@@ -535,6 +554,7 @@ mod tests {
             ],
             capacity in proptest::option::of(1_u64..1 << 50),
             far in prop_oneof![Just(0), Just(FAR_LARGE), 1_usize..1 << 30],
+            near in prop_oneof![Just(0), Just(DEFAULT_NEAR), 1_u64 << 20..1 << 40],
             statics: bool,
             stats_fd in proptest::option::of(0_i32..1000),
             timeout_s in 1_u32..=3600,
@@ -543,6 +563,7 @@ mod tests {
             settings.page_size = page;
             settings.mode = mode;
             settings.far = far;
+            settings.near = near;
             settings.overcommit = overcommit;
             settings.statics = statics;
             settings.stats_fd = stats_fd;

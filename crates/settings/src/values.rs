@@ -372,6 +372,20 @@ pub fn format_far(far: usize) -> String {
     }
 }
 
+/// Parses a value of `HANARE_NEAR`: a size, or `off` for no limit, which is 0.
+///
+/// # Errors
+/// Returns an error for any other word, and for a size below 1 MiB or above any reservation.
+pub fn parse_near(text: &str) -> Result<u64, ValueError> {
+    if text == "off" { Ok(0) } else { bounded_size(text, 1 << 20, RESERVE_MAX) }
+}
+
+/// Returns the text that [`parse_near`] parses to `near`.
+#[must_use]
+pub fn format_near(near: u64) -> String {
+    if near == 0 { "off".to_owned() } else { format_size(near) }
+}
+
 pub(super) fn parse_reserve(text: &str) -> Result<u64, ValueError> {
     // Rounds up to whole pages of the largest size, so that the end of the reservation is aligned for every page size.
     let bytes = bounded_size(text, RESERVE_MIN, RESERVE_MAX)?;

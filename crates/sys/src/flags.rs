@@ -1,4 +1,4 @@
-//! A few flags of each thread, at a fixed distance from its thread pointer.
+//! A few flags and a count of each thread, at a fixed distance from its thread pointer.
 //!
 //! A shared library finds its `thread_local!` variables through a table of the C library. If the program has its own
 //! allocator, that allocator provides the memory of this table. So the table may itself be paged out. A thread that
@@ -47,6 +47,22 @@ impl Flag {
         self.set(value);
         before
     }
+}
+
+/// Distance of the calling thread's count from its first flag, in bytes.
+const COUNT: usize = 4;
+
+/// Adds to the calling thread's count, which starts at 0. If the count reaches `most`, sets it to 0 again and returns
+/// what it was.
+#[inline]
+pub fn count(add: usize, most: usize) -> Option<usize> {
+    let place = flags_of_thread().wrapping_add(COUNT).cast::<u32>();
+    // SAFETY: the address is that of the calling thread's count, which no other thread accesses. It is a multiple of 4.
+    let sum = unsafe { place.read() } as usize + add.min(u32::MAX as usize >> 1);
+    let is_full = sum >= most;
+    // SAFETY: as above. A sum below `most` fits: callers pass less than 2^32.
+    unsafe { place.write(if is_full { 0 } else { sum as u32 }) };
+    is_full.then_some(sum)
 }
 
 // Defines eight thread-local bytes, which are zero when a thread starts. The symbol is visible only within one library.
@@ -116,5 +132,7 @@ mod tests {
         .join()
         .expect("a thread that asserts");
         assert!(OWN.replace(false) && !OWN.get() && !FORKS.get());
+        assert_eq!([count(6, 10), count(3, 10), count(4, 10), count(2, 10)], [None, None, Some(13), None]);
+        assert!(!OWN.get() && !FORKS.get() && !SETS_LOCALE.get(), "the count is apart from the flags");
     }
 }

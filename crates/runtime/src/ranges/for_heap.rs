@@ -10,9 +10,11 @@ pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
     let state = ready().filter(|_| active())?;
     inside(move || {
         let offset = state.place(len, align)?;
+        // Nobody else uses these pages, so they can be filled before the heap uses them.
+        state.engine.allocated(state.inner_units_of(offset, len), true);
         state.idles_more(len as u64);
         state.far_changed();
-        Some(places::base() + offset as usize)
+        Some(places::base() + offset)
     })
 }
 

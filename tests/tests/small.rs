@@ -1,0 +1,76 @@
+//! Tests programs of small blocks only. Without `--far all`, these blocks are near while they are few, and far once the
+//! C library's heap has reached the limit of `--near`. So `--local` and `--near` bound the memory of such a program.
+
+use hanare_tests::{Outcome, Place, built, figures, python_with, system_calls_work_on_far_pages};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// Memory of a program beside its far memory and its near blocks, in bytes: code, stacks, and Hanare's own tables.
+const REST: u64 = 16 * MIB;
+
+fn peak_kib(outcome: &Outcome) -> u64 {
+    let text = outcome.text();
+    let number = text.trim().trim_end_matches(" KiB").rsplit(' ').next().and_then(|number| number.parse().ok());
+    number.unwrap_or_else(|| panic!("{outcome:?}"))
+}
+
+#[test]
+fn a_map_stays_within_local_and_near_memory() {
+    if !system_calls_work_on_far_pages() {
+        return;
+    }
+    let place = Place::new();
+    let mut command = place.hanare(["run", "--local", "24M", "--near", "8M", "--stats-json", "json", "--"]);
+    let outcome = place.run(command.arg(built().workload("map")).arg("500000"));
+    outcome.assert_well("map");
+    let seen = figures(&place.path("json"));
+    seen.assert_paged(24 * MIB, "map");
+    seen.assert_within_budget("map");
+    let peak = peak_kib(&outcome) * KIB;
+    assert!(peak < 24 * MIB + 8 * MIB + REST, "{} MiB at the peak", peak / MIB);
+    place.assert_nothing_left();
+}
+
+#[test]
+fn few_small_blocks_stay_near_and_all_of_them_without_a_limit() {
+    let place = Place::new();
+    for (near, count) in [("32M", "50000"), ("off", "400000")] {
+        let mut command = place.hanare(["run", "--local", "16M", "--near", near, "--stats-json", "json", "--"]);
+        let outcome = place.run(command.arg(built().workload("map")).arg(count));
+        outcome.assert_well("map");
+        assert_eq!(figures(&place.path("json")).number("far_bytes_peak"), 0, "{near}");
+    }
+    place.assert_nothing_left();
+}
+
+/// Programs whose small blocks become far in the middle of their work must print what they print without Hanare.
+#[test]
+fn programs_print_the_same_when_their_small_blocks_become_far() {
+    if !system_calls_work_on_far_pages() {
+        return;
+    }
+    let place = Place::new();
+    let sum = "create table t as with recursive c(x) as (select 1 union all select x + 1 from c where x < 200000) \
+               select x, x * 7919 % 100003 as y, 'row ' || x as name from c; create index i on t(y); \
+               select count(*), sum(x), max(name) from t where y between 100 and 60000 group by y % 3;";
+    let script = "import json, sys\nd = {str(i): [i, str(i * i), {'n': i}] for i in range(150000)}\n\
+                  t = json.dumps(d); e = json.loads(t); print(len(t), d == e, sum(v[0] for v in e.values()))";
+    let mut programs: Vec<Vec<std::ffi::OsString>> = vec![
+        vec!["sqlite3".into(), ":memory:".into(), sum.into()],
+        vec!["perl".into(), "-e".into(), "$h{$_ * 7 % 100003}[$_ % 5] .= \"x$_\" for 1..300000; $s += length join '', map { $_ // '' } @{$h{$_}} for sort keys %h; print \"$s\\n\"".into()],
+    ];
+    if let Some(python) = python_with("json") {
+        programs.push(vec![python, "-c".into(), script.into()]);
+    }
+    for words in programs {
+        let native = place.run(place.command(&words[0]).args(&words[1..]));
+        native.assert_well("native");
+        let mut command = place.hanare(["run", "--near", "1M", "--local", "4M", "--stats-json", "json", "--"]);
+        let far = place.run(command.args(&words));
+        far.assert_well("far");
+        assert_eq!(far.text(), native.text(), "{words:?}");
+        figures(&place.path("json")).assert_paged(MIB, "small blocks");
+    }
+    place.assert_nothing_left();
+}
