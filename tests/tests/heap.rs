@@ -96,7 +96,7 @@ fn mistakes_end_with_a_line_that_names_the_pointer() {
         ("double", "dlm_free(): double free"),
         ("double-late", "dlm_free(): double free"),
         ("double-large", "dlm_free(): invalid pointer"),
-        ("gone", "dlm_free(): invalid pointer"),
+        ("gone", "dlm_free(): double free"),
         ("stack", "dlm_free(): invalid pointer"),
         ("heap", "dlm_free(): invalid pointer"),
         ("inside", "dlm_free(): invalid pointer"),

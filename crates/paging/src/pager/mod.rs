@@ -220,23 +220,9 @@ impl Pager {
                 self.freeing -= self.span_of(frame.wide);
                 self.pool(frame.wide).frames.put_empty(frame.index);
             }
-            Event::Discard { first, end } => {
-                self.unused.remove(first, end);
-                self.fresh.remove(first, end);
-                progress = self.discard(first, end, actions);
+            Event::Discard { .. } | Event::Allocated { .. } | Event::Unused { .. } | Event::Used { .. } => {
+                progress = self.allocation(event, actions);
             }
-            Event::Allocated { first, end, is_open } => {
-                match is_open {
-                    true => self.fresh.add(first, end.min(self.geometry.units)),
-                    false => self.fresh.remove(first, end),
-                }
-                return progress;
-            }
-            Event::Unused { first, next, end } => {
-                self.fresh.remove(first, end);
-                progress = self.unuse(first, next, end, actions);
-            }
-            Event::Used { first, end } => progress = self.use_again(first, end),
             Event::WillNeed { first, end } => {
                 self.note_run(true);
                 self.prefetch_range(first, end.saturating_sub(first), actions);

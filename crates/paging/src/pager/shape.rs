@@ -3,12 +3,32 @@
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, GUESSED, HELD, HIDDEN, PREFETCHED, STALE, WANTED, WRITE, WRITING, WRITTEN_BEFORE};
 use crate::config::{Progress, State};
-use crate::event::{Action, Actions};
+use crate::event::{Action, Actions, Event};
 use crate::limits;
 use crate::policy::Leave;
 use crate::units::PageId;
 
 impl Pager {
+    /// Processes an event that tells what the program has allocated or no longer needs.
+    pub(super) fn allocation(&mut self, event: Event, actions: &mut Actions) -> Progress {
+        match event {
+            Event::Discard { first, end } => {
+                self.unused.remove(first, end);
+                self.fresh.remove(first, end);
+                return self.discard(first, end, actions);
+            }
+            Event::Unused { first, next, end } => {
+                self.fresh.remove(first, end);
+                return self.unuse(first, next, end, actions);
+            }
+            Event::Used { first, end } => return self.use_again(first, end),
+            Event::Allocated { first, end, is_open: true } => self.fresh.add(first, end.min(self.geometry.units)),
+            Event::Allocated { first, end, .. } => self.fresh.remove(first, end),
+            _ => {}
+        }
+        Progress::Done
+    }
+
     pub(super) fn discard(&mut self, first: u32, end: u32, actions: &mut Actions) -> Progress {
         let end = end.min(self.geometry.units);
         let stop = end.min(first.saturating_add(limits::DISCARD_UNITS_MAX));
