@@ -5,8 +5,10 @@
 //! next. A huge page is worthwhile if at least [`DENSE_UNITS`] of its units, an eighth, are accessed while it is in
 //! memory.
 //!
-//! The faults on a block of base pages show how many of its units are accessed. The pager cannot see accesses within a
-//! huge page. So it sometimes fetches a block as base pages, as a probe. Results are kept for each *district*, a range
+//! The faults on a block of base pages show how many of its units are accessed. They count only while the block would
+//! stay in memory as a huge page: until more other blocks were accessed than local memory could hold as huge pages.
+//! Otherwise a program that takes one unit of each block in turn would get a huge page for each. The pager cannot see
+//! accesses within a huge page. So it sometimes fetches a block as base pages, as a probe. Results are kept for each *district*, a range
 //! of neighbouring blocks, because different arrays are used differently. A district without a result uses the result
 //! of the whole space.
 
@@ -16,8 +18,10 @@ const DENSE_UNITS: u32 = 64;
 const DISTRICT_BLOCKS: u32 = 32;
 /// Maximum number of blocks of base pages whose faults are observed at the same time.
 const WATCHED: usize = 32;
-/// The observation of a block ends after this number of faults on other blocks.
-const PATIENCE_FAULTS: u64 = 64;
+/// The observation of a block ends after accesses to this number of other blocks, if local memory could hold them.
+const PATIENCE_BLOCKS: u32 = 64;
+/// Divisor of the budget: half of it may hold other pages than huge ones.
+const CAPACITY_PART: u32 = 2;
 const SCORE_MAX: i8 = 16;
 const DENSE_SCORE: i8 = 8;
 const SPARSE_SCORE: i8 = -1;
@@ -34,6 +38,10 @@ pub(crate) struct Grain {
     overall: i8,
     watched: [Watch; WATCHED],
     faults: u64,
+    /// Number of faults on huge pages.
+    wide_faults: u64,
+    /// Number of other blocks after whose accesses an observation ends.
+    patience: u32,
     probe_gap: u32,
     probe_in: u32,
 }
@@ -42,7 +50,9 @@ pub(crate) struct Grain {
 struct Watch {
     block: u32,
     accessed: u32,
+    /// Values of `faults` and `wide_faults` at the last fault on the block.
     last: u64,
+    last_wide: u64,
     state: Observation,
 }
 
@@ -62,9 +72,16 @@ impl Grain {
             overall: 0,
             watched: [Watch::default(); WATCHED],
             faults: 0,
+            wide_faults: 0,
+            patience: PATIENCE_BLOCKS,
             probe_gap: 4 * PROBE_GAP_MIN,
             probe_in: 4 * PROBE_GAP_MIN,
         }
+    }
+
+    /// Notes how many huge pages the budget could hold.
+    pub(crate) fn set_capacity(&mut self, pages: u32) {
+        self.patience = (pages / CAPACITY_PART).clamp(1, PATIENCE_BLOCKS);
     }
 
     /// Decides whether to fetch a block as one huge page. The caller ensures that no page of the block is in memory.
@@ -92,6 +109,7 @@ impl Grain {
     /// Notes a fault on an absent huge page.
     pub(crate) fn wide_fault(&mut self) {
         self.faults += 1;
+        self.wide_faults += 1;
         self.expire();
     }
 
@@ -100,11 +118,11 @@ impl Grain {
     pub(crate) fn small_fault(&mut self, block: u32, units: u32) {
         self.faults += 1;
         self.expire();
-        let faults = self.faults;
+        let (faults, wide_faults) = (self.faults, self.wide_faults);
         let known = self.watched.iter().position(|w| w.state != Observation::Free && w.block == block);
         let index = known.unwrap_or_else(|| self.watch(block, Observation::Watching));
         let watch = &mut self.watched[index];
-        watch.last = faults;
+        (watch.last, watch.last_wide) = (faults, wide_faults);
         watch.accessed += units;
         if watch.accessed >= DENSE_UNITS && watch.state != Observation::Dense {
             let probe = watch.state == Observation::Probing;
@@ -121,14 +139,20 @@ impl Grain {
             .min_by_key(|&i| if self.watched[i].state == Observation::Free { 0 } else { self.watched[i].last + 1 })
             .unwrap_or(0);
         self.conclude(index);
-        self.watched[index] = Watch { block, accessed: 0, last: self.faults, state };
+        self.watched[index] = Watch { block, accessed: 0, last: self.faults, last_wide: self.wide_faults, state };
         index
     }
 
     fn expire(&mut self) {
         for index in 0..WATCHED {
             let watch = self.watched[index];
-            if watch.state != Observation::Free && self.faults - watch.last > PATIENCE_FAULTS {
+            if watch.state == Observation::Free {
+                continue;
+            }
+            // A block that is fetched as a huge page was not in memory, so each such fault is on another block.
+            let later = |other: &&Watch| other.state != Observation::Free && other.last > watch.last;
+            let others = self.watched.iter().filter(later).count() as u64 + self.wide_faults - watch.last_wide;
+            if others > u64::from(self.patience) {
                 self.conclude(index);
             }
         }
@@ -173,6 +197,37 @@ mod tests {
             }
         }
         assert!(small < 4096 / 50, "{small} of 4096 blocks came in small");
+    }
+
+    /// A transposition accesses one unit of each block in turn. If local memory cannot hold all blocks as huge pages, each
+    /// huge page would leave before its second access.
+    #[test]
+    fn blocks_accessed_in_turn_are_wide_only_if_all_of_them_fit() {
+        let wide_fetches = |capacity: usize| {
+            let mut grain = Grain::new(512);
+            grain.set_capacity(capacity as u32);
+            let (mut wide, mut fetches) = (std::collections::VecDeque::new(), 0);
+            for access in 0..32 * 512 {
+                let block = access % 32;
+                if wide.contains(&block) {
+                    continue;
+                }
+                // Base pages of a block are in memory after its first accesses, so the block stays as it is for a while.
+                if access / 32 % 128 == 0 && grain.decide(block) {
+                    grain.wide_fault();
+                    wide.push_back(block);
+                    fetches += 1;
+                } else {
+                    grain.small_fault(block, 1);
+                }
+                if wide.len() > capacity {
+                    wide.pop_front();
+                }
+            }
+            fetches
+        };
+        assert_eq!(wide_fetches(16), 0);
+        assert!(wide_fetches(128) >= 31, "{}", wide_fetches(128));
     }
 
     #[test]

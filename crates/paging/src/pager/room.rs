@@ -11,6 +11,7 @@ use crate::units::{FrameId, PageId};
 impl Pager {
     pub(super) fn set_budget(&mut self, units: u32) {
         self.budget = units.max(limits::BUDGET_PAGES_MIN);
+        self.grain.set_capacity(self.budget / self.geometry.block_units);
         self.set_watermarks();
     }
 
