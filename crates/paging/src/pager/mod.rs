@@ -144,7 +144,7 @@ impl Pager {
             remote: vec![0; blocks],
             policy,
             prefetcher,
-            grain: Grain::new(geometry.blocks()),
+            grain: Grain::new(geometry.blocks(), geometry.block_units),
             budget: 0,
             low: 0,
             high: 0,

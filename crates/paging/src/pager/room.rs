@@ -152,6 +152,11 @@ impl Pager {
         }
         let write = self.has(page, WRITE);
         match self.state(page) {
+            // The budget shrank below the huge page. The access is repeated, and finds a base page.
+            State::Untouched | State::Remote if self.span(page) > self.budget => {
+                self.clear(page, WANTED | WRITE);
+                actions.push(Action::Wake { page });
+            }
             State::Untouched | State::Remote => {
                 let Some(frame) = self.admit(page, actions) else {
                     return false;

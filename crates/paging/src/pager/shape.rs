@@ -165,7 +165,8 @@ impl Pager {
         let first = (block * self.geometry.block_units) as usize;
         let range = first..first + self.geometry.block_units as usize;
         // All units of the block have the same state, so the first unit's state is valid for the new pages.
-        let (state, flags) = (self.state[first], self.flags[first] & HELD);
+        // Whether the page was written to before predicts whether its parts will be written to.
+        let (state, flags) = (self.state[first], self.flags[first] & (HELD | WRITTEN_BEFORE));
         self.is_wide[block as usize] = u8::from(wide);
         if wide {
             self.counters.widened += 1

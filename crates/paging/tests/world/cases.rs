@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use hanare_paging::{Action, Event, Progress, State, limits};
 
 use super::seeds::{for_seeds, for_seeds_from};
-use super::{Mapped, Op, Random, Reached, Shape, World};
+use super::{Mapped, Op, Random, Reached, Shape, Thread, World};
 
 /// Checks that no byte is lost or torn, no fetch is repeated, no thread waits for ever, and the budget is never
 /// exceeded.
@@ -218,6 +218,34 @@ fn part_of_a_page_that_was_fetched_ahead_can_be_discarded() {
         }
     }
     panic!("the discard waits for a page at rest");
+}
+
+/// Guards against a fault that waits for ever. A fault on a huge page waited for room, and then the budget shrank below
+/// the size of the page.
+#[test]
+fn a_fault_on_a_huge_page_that_the_budget_can_no_longer_hold_is_answered() {
+    const BLOCK: u32 = 64;
+    let shape =
+        Shape { block_units: BLOCK, wide_moves: true, small_moves: false, direct: true, ..quiet(4, 8, 16).shape };
+    let mut world = World::new(4, Shape { units: 40 * BLOCK, budget: 9 * BLOCK, ..shape });
+    for unit in (0..40 * BLOCK).chain(BLOCK..40 * BLOCK) {
+        touch(&mut world, unit, true);
+        while !world.pending.is_empty() {
+            world.complete();
+        }
+    }
+    world.threads = vec![Thread::Ready; 12];
+    for index in 0..12 {
+        world.fresh += 1;
+        world.attempt(index, Op::Write(index as u32 * BLOCK, world.fresh));
+    }
+    let waits = |block: u32| {
+        let first = block * BLOCK;
+        (world.pager.page_of(first).1, world.pager.state_of(first)) == (BLOCK, State::Remote)
+    };
+    assert!((0..12).any(waits), "no fault on a huge page waits for room");
+    world.step(Event::Budget { units: 2 });
+    world.finish();
 }
 
 /// Guards against a panic. A program had freed most of its memory, and then its budget shrank. The pager returned all
