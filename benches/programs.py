@@ -7,13 +7,15 @@ the memory that Hanare had. Every run must print what the plain run printed.
 
     local memory of P %   P % of the far memory's peak: the lesser of the bytes allocated far and of the bytes local
                           in a first run without a limit that matters
-    near memory           peak of the anonymous memory of the program's processes less that of local far memory
-    limit of the cgroup   local memory + near memory (both of Hanare's first run in that column) + 8 MiB for what the
-                          kernel keeps for the program
+    near memory           peak of the anonymous memory of the program's processes that is not far. The first run looks
+                          at each mapping; the others take the difference of all anonymous and of local far memory
+    limit of the cgroup   local memory + near memory (the larger of both figures) + 8 MiB for page tables and other
+                          memory that the kernel keeps for a program
 
 Cells are times the plain time, from medians. `over N` is a run that was ended at N times the plain time, `killed` one
-that the kernel killed for lack of memory. The last line has the median and the worst of each column. The exit code is 1
-if a run printed something else (wrong) or ended with another exit code (failed).
+that the kernel killed for lack of memory. The last line has the median and the worst of each column. Lines before it
+compare the first setting with swap and with the best other setting. The exit code is 1 if a run printed something else
+(wrong) or ended with another exit code (failed).
 """
 
 import argparse
@@ -32,7 +34,7 @@ from pathlib import Path
 from scoreboard import listing, peers, running, table
 
 AMPLE = 130
-# What the kernel keeps for a program in a cgroup: page tables, stacks, the slack of its counters.
+# Page tables, kernel stacks and the slack of counters, which the kernel counts for a cgroup.
 KERNEL_BYTES = 8 << 20
 LOCAL_MIN = 1 << 20
 # A run may take this long however short the plain run is: the start of Hanare is not what `over` is about.
@@ -56,6 +58,7 @@ def read_options():
     parser.add_argument("--flags", default="", help="flags of `hanare run` for every column")
     parser.add_argument("--over", type=float, default=40, help="times the plain time that a run may take (%(default)s)")
     parser.add_argument("--json", metavar="FILE", help="all figures; written after each program")
+    parser.add_argument("--details", action="store_true", help="seconds, memory and traffic of each cell below its row")
     parser.add_argument("--target", type=Path, default=target, help="where it builds and works (%(default)s)")
     parser.add_argument("--python", type=Path, help="its Python, which it may install into (TARGET/venv)")
     parser.add_argument("--table", nargs="+", metavar="FILE", help="print the table of such JSON files, and run nothing")
@@ -110,7 +113,7 @@ class Board:
             return row
         row["digest"], row["plain"] = first.digest, {"seconds": [], "anon_bytes_peak": first.anon_bytes_peak}
         limit = max(LIMIT_MIN, self.options.over * first.seconds)
-        row["peaks"] = {} if program.local else self.find_peaks(program, limit)
+        row["first_runs"] = self.first_far_runs(program, limit)
         columns = [c for c in self.columns if not program.local or (c.kind == "hanare" and c.percent == AMPLE)]
         row["cells"] = [self.new_cell(column) for column in columns]
         for _ in range(self.options.runs):
@@ -128,10 +131,10 @@ class Board:
             "outcome": "not run", "seconds": [], "killed": 0, "over": self.options.over,
         }
 
-    def run(self, program, limit, before=(), enter=None):
+    def run(self, program, limit, before=(), enter=None, near=False):
         return running.run(
             [*before, *program.command], work=program.work, env=listing.environment(program.work), limit=limit,
-            client=program.client or None, enter=enter, but=self.options.hanare,
+            client=program.client or None, enter=enter, but=self.options.hanare, near=near,
         )
 
     def run_plain(self, program, row):
@@ -141,27 +144,28 @@ class Board:
         if run.code or run.digest != row["digest"]:
             sys.exit(f"{program.name} does not print the same twice without Hanare: {run.last_line()}")
 
-    def run_far(self, program, limit, flags, local=None):
+    def run_far(self, program, limit, flags, local=None, near=False):
         """Runs a program under Hanare. Returns how it went, and Hanare's figures."""
         file = program.work / "figures.json"
         file.unlink(missing_ok=True)
         local = ["--local", str(local)] if local else []
         line = [self.options.hanare, "run", *local, *flags, "--stats-json", str(file), "--"]
-        run = self.run(program, limit, line)
+        run = self.run(program, limit, line, near=near)
         try:
             return run, json.loads(file.read_text())
         except (OSError, ValueError):
             return run, {}
 
-    def find_peaks(self, program, limit):
-        """Returns the peak of far memory for each value of --far among the settings."""
+    def first_far_runs(self, program, limit):
+        """Runs a program without scarce memory. Returns its far and near memory, for each --far among the settings."""
         found = {}
         for column in self.columns:
-            if column.kind == "hanare" and far_of(column.flags(self.options)) not in found:
-                flags = column.flags(self.options)
-                _, seen = self.run_far(program, limit, flags)
+            far = str(far_of(column.flags(self.options))) if column.kind == "hanare" else None
+            if column.kind == "hanare" and far not in found:
+                run, seen = self.run_far(program, limit, column.flags(self.options), program.local, near=True)
                 # Memory allocated and never used is not needed local, and freed memory that stays local neither.
-                found[far_of(flags)] = min(seen.get("far_bytes_peak", 0), seen.get("local_bytes_peak", 0))
+                peak = min(seen.get("far_bytes_peak", 0), seen.get("local_bytes_peak", 0))
+                found[far] = {"far_bytes_peak": peak, "near_bytes_peak": run.near_bytes_peak}
         return found
 
     def fill(self, program, row, column, cell, limit):
@@ -175,8 +179,8 @@ class Board:
 
     def fill_far(self, program, row, column, cell, limit):
         flags = column.flags(self.options)
-        peak = row["peaks"].get(far_of(flags), 0)
-        local = program.local or max(LOCAL_MIN, peak * column.percent // 100 // 4096 * 4096)
+        first = row["first_runs"][str(far_of(flags))]
+        local = program.local or max(LOCAL_MIN, first["far_bytes_peak"] * column.percent // 100 // 4096 * 4096)
         run, seen = self.run_far(program, limit, flags, local)
         self.take(run, row, cell)
         for name in ("local_bytes_budget", "local_bytes_peak", "far_bytes_peak", "bytes_in", "bytes_out", "faults"):
@@ -184,7 +188,8 @@ class Board:
         cell["mode"] = seen.get("mode")
         # In sigsegv mode far memory is shared memory and not counted as anonymous.
         far_anon = 0 if cell["mode"] == "sigsegv" else seen.get("local_bytes_peak", 0)
-        cell["near_bytes_peak"] = max(cell.get("near_bytes_peak", 0), run.anon_bytes_peak - far_anon)
+        near = max(first["near_bytes_peak"], run.anon_bytes_peak - far_anon)
+        cell["near_bytes_peak"] = max(cell.get("near_bytes_peak", 0), near)
 
     def fill_swap(self, program, row, column, cell, limit):
         ours = next(c for c in row["cells"] if c["kind"] == "hanare" and c["percent"] == column.percent)
@@ -226,9 +231,7 @@ class Board:
         for cell in row["cells"]:
             if cell["seconds"]:
                 cell["seconds_median"] = statistics.median(cell["seconds"])
-        ample = row["cells"][0]
-        row["far_bytes_peak"] = next(iter(row["peaks"].values()), ample["far_bytes_peak"])
-        row["near_bytes_peak"] = ample["near_bytes_peak"]
+        row.update(next(iter(row["first_runs"].values())))
 
 
 def far_of(flags):
@@ -300,8 +303,14 @@ def measure_all(options, stack):
         whole["programs"].append(board.measure(program))
         whole["summary"] = table.summary(whole["programs"], whole["columns"])
         write(whole, options.json)
-        print(table.line(whole["programs"][-1], whole["columns"]), flush=True)
+        show(whole["programs"][-1], whole["columns"], options)
     return whole
+
+
+def show(row, columns, options):
+    print(table.line(row, columns), flush=True)
+    if options.details and row["cells"]:
+        print(table.details(row), flush=True)
 
 
 def main():
@@ -310,7 +319,7 @@ def main():
         whole = merge(options.table)
         print(table.header(whole["columns"]))
         for row in whole["programs"]:
-            print(table.line(row, whole["columns"]))
+            show(row, whole["columns"], options)
     else:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, interrupt)
@@ -318,6 +327,8 @@ def main():
         with contextlib.ExitStack() as stack:
             whole = measure_all(options, stack)
     print(f"\nstart of `hanare run -- true`: {whole['start_seconds'] * 1000:.0f} ms")
+    for line in table.comparisons(whole["programs"]):
+        print(line)
     print(table.last_line(table.summary(whole["programs"], whole["columns"])))
     cells = [cell for row in whole["programs"] for cell in row["cells"]]
     sys.exit(any(cell["outcome"] in ("wrong", "failed") for cell in cells))

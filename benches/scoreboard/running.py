@@ -22,6 +22,8 @@ LOOK_EVERY = 0.05
 # Seconds that a server has to end after SIGTERM.
 SERVER_ENDS = 30
 CHUNK = 1 << 16
+# Flags of mappings that a userfaultfd traps, in /proc/PID/smaps: missing pages, writes, minor faults.
+TRAPPED = {"um", "uw", "ui"}
 
 
 @dataclass
@@ -34,17 +36,20 @@ class Run:
     stderr: str = ""
     timed_out: bool = False
     anon_bytes_peak: int = 0  # anonymous memory of the program's processes, all together
+    near_bytes_peak: int = 0  # that which is not far memory, if it was asked for
 
     def last_line(self):
         return (self.stderr.strip().splitlines() or [""])[-1][:300]
 
 
-def run(command, *, work, env, limit, client=None, enter=None, but=None):
+def run(command, *, work, env, limit, client=None, enter=None, but=None, near=False):
     """Runs `command` for `limit` seconds at most. With `client`, the command is a server and the client is timed.
 
-    `enter` is called in the child before the command. Memory of processes that run the file `but` is not counted.
+    `enter` is called in the child before the command. Memory of processes that run the file `but` is not counted. With
+    `near`, each mapping is looked at, which takes too long for a run whose time counts.
     """
     outcome = Run()
+    look = (lambda: look_at_mappings(outcome, but)) if near else (lambda: look_at_totals(outcome, but))
     with tempfile.TemporaryFile() as errors:
         started = []
         begin = lambda line, out, prepare=None: started.append(subprocess.Popen(
@@ -56,7 +61,7 @@ def run(command, *, work, env, limit, client=None, enter=None, but=None):
             begin(command, subprocess.DEVNULL if client else subprocess.PIPE, enter)
             if client:
                 begin(client, subprocess.PIPE)
-            watch(started, began + limit, outcome, but)
+            watch(started, began + limit, outcome, look)
             outcome.seconds = time.perf_counter() - began
             if client and not outcome.timed_out:
                 end_server(started[0], outcome)
@@ -70,7 +75,7 @@ def run(command, *, work, env, limit, client=None, enter=None, but=None):
     return outcome
 
 
-def watch(started, end, outcome, but):
+def watch(started, end, outcome, look):
     """Reads the output until the last started process ends, or an earlier one does, or the time is over."""
     timed, digest = started[-1], hashlib.sha256()
     output = timed.stdout.fileno()
@@ -87,7 +92,7 @@ def watch(started, end, outcome, but):
                 outcome.timed_out = True
                 break
             if now >= look_at:
-                outcome.anon_bytes_peak = max(outcome.anon_bytes_peak, anonymous_bytes(but))
+                look()
                 look_at = time.perf_counter() + LOOK_EVERY
             for descriptor, _ in poll.poll(max(1, int((min(look_at, end) - now) * 1000))):
                 ended = ended or ends.get(descriptor)
@@ -131,16 +136,23 @@ def end_server(server, outcome):
     outcome.code = outcome.code or exit_code(server)
 
 
-def anonymous_bytes(but):
-    """Returns the anonymous memory of all processes below this one, without those that run the file `but`."""
-    total = 0
-    ahead = children(os.getpid())
+def look_at_totals(outcome, but):
+    outcome.anon_bytes_peak = max(outcome.anon_bytes_peak, sum(map(anonymous_of, programs(but))))
+
+
+def look_at_mappings(outcome, but):
+    outcome.near_bytes_peak = max(outcome.near_bytes_peak, sum(map(near_of, programs(but))))
+
+
+def programs(but):
+    """Returns all processes below this one, without those that run the file `but`."""
+    found, ahead = [], children(os.getpid())
     while ahead:
         pid = ahead.pop()
         ahead += children(pid)
         if but is None or executable(pid) != but:
-            total += anonymous_of(pid)
-    return total
+            found.append(pid)
+    return found
 
 
 def children(pid):
@@ -170,3 +182,19 @@ def anonymous_of(pid):
     except OSError:
         pass
     return 0
+
+
+def near_of(pid):
+    """Returns the anonymous memory of the mappings of a process that no userfaultfd traps. In sigsegv mode, far memory is
+    shared memory, which is not anonymous."""
+    total = anonymous = 0
+    try:
+        with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("Anonymous:"):
+                    anonymous = int(line.split()[1]) * 1024
+                elif line.startswith("VmFlags:") and not TRAPPED.intersection(line.split()):
+                    total += anonymous
+    except OSError:
+        pass
+    return total

@@ -65,6 +65,44 @@ def summary(rows, columns):
     return records
 
 
+def comparisons(rows):
+    """Returns lines that compare the first setting of Hanare with each peer, and with the best of the other settings."""
+    found = {}  # of what it is compared with and the percentage: (quotient, name of the program)
+    for row in rows:
+        for percent in dict.fromkeys(cell["percent"] for cell in row["cells"]):
+            at = [cell for cell in row["cells"] if cell["percent"] == percent]
+            ours = ratio(at[0], row)
+            others = {cell["kind"]: [cell] for cell in at if cell["kind"] != "hanare"}
+            others["the best other setting"] = [cell for cell in at[1:] if cell["kind"] == "hanare"]
+            for what, cells in others.items():
+                values = [value for value in (ratio(cell, row) for cell in cells) if value is not None]
+                if ours is not None and values:
+                    found.setdefault(what, {}).setdefault(percent, []).append((ours / min(values), row["name"]))
+    lines = []
+    for what, percents in found.items():
+        parts = []
+        for percent, values in percents.items():
+            worst, name = max(values)
+            parts.append(f"{percent} %: {statistics.median(value for value, _ in values):.2f}, {worst:.2f} {name}")
+        lines.append(f"time against {what}, median and worst: " + "; ".join(parts))
+    return lines
+
+
+def details(row):
+    """Returns a line for each cell with its figures."""
+    lines = [f"  plain: {row['plain']['seconds_median']:.2f} s, peak of {row['plain']['anon_bytes_peak'] / MIB:.0f} MiB"]
+    for cell in row["cells"]:
+        parts = [f"{seconds:.2f} s" for seconds in cell["seconds"]] or [cell["outcome"]]
+        for name, label in (
+            ("local_bytes_budget", "local"), ("near_bytes_peak", "near"), ("limit_bytes", "limit"),
+            ("bytes_out", "out"), ("bytes_in", "in"),
+        ):
+            parts += [f"{label} {cell[name] / MIB:.0f} MiB"] if name in cell else []
+        parts += [f"{cell['faults']} faults, {cell['mode']} mode"] if "faults" in cell else []
+        lines.append(f"  {cell['column']}: " + ", ".join(parts))
+    return "\n".join(lines)
+
+
 def finite(value):
     """Returns a ratio as JSON can have it: a killed program's is None."""
     return None if math.isinf(value) else value

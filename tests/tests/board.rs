@@ -47,6 +47,8 @@ fn a_quick_board_has_a_table_figures_and_medians() {
         assert!(line.starts_with(&format!("| {name} | ")) && line.matches('|').count() == 10, "{text}");
     }
     assert!(lines[4].ends_with(" | - | - |"), "{text}");
+    let against = "time against the best other setting, median and worst: 130 %: ";
+    assert!(lines.iter().any(|line| line.starts_with(against) && line.contains("; 50 %: ")), "{text}");
     let last = lines.last().expect("a last line");
     let fixed = "blocks that come and go, 130 % default: ";
     assert!(last.starts_with("median, worst: 130 % default: ") && last.contains(fixed), "{text}");
