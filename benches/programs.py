@@ -74,6 +74,10 @@ def read_options():
     return options
 
 
+class Trouble(Exception):
+    """Why the cells of a program mean nothing."""
+
+
 class Column:
     """A way to run a program: under Hanare with a setting, or against swap; with a percentage of its far memory."""
 
@@ -106,14 +110,21 @@ class Board:
         row["skipped"] = listing.make_ready(program, self.places)
         if row["skipped"]:
             return row
+        try:
+            self.fill_row(program, row)
+        except Trouble as trouble:
+            row["skipped"], row["cells"], row["is_error"] = str(trouble), [], True
+        shutil.rmtree(program.work)
+        return row
+
+    def fill_row(self, program, row):
         # The first run warms the caches, and its output is what the others are compared with.
         first = self.run(program, PLAIN_LIMIT)
         if first.timed_out or first.code:
-            row["skipped"] = f"it fails without Hanare: exit code {first.code}: {first.last_line()}"
-            return row
+            raise Trouble(f"it fails without Hanare: exit code {first.code}: {first.last_line()}")
         row["digest"], row["plain"] = first.digest, {"seconds": [], "anon_bytes_peak": first.anon_bytes_peak}
         limit = max(LIMIT_MIN, self.options.over * first.seconds)
-        row["first_runs"] = self.first_far_runs(program, limit)
+        row["first_runs"] = self.first_far_runs(program, row, limit)
         columns = [c for c in self.columns if not program.local or (c.kind == "hanare" and c.percent == AMPLE)]
         row["cells"] = [self.new_cell(column) for column in columns]
         for _ in range(self.options.runs):
@@ -122,8 +133,6 @@ class Board:
             for column, cell in zip(columns, row["cells"]):
                 self.fill(program, row, column, cell, limit)
         self.finish(row)
-        shutil.rmtree(program.work)
-        return row
 
     def new_cell(self, column):
         return {
@@ -142,7 +151,7 @@ class Board:
         row["plain"]["seconds"].append(run.seconds)
         row["plain"]["anon_bytes_peak"] = max(row["plain"]["anon_bytes_peak"], run.anon_bytes_peak)
         if run.code or run.digest != row["digest"]:
-            sys.exit(f"{program.name} does not print the same twice without Hanare: {run.last_line()}")
+            raise Trouble(f"it does not print the same twice without Hanare. {run.last_line()}")
 
     def run_far(self, program, limit, flags, local=None, near=False):
         """Runs a program under Hanare. Returns how it went, and Hanare's figures."""
@@ -156,7 +165,7 @@ class Board:
         except (OSError, ValueError):
             return run, {}
 
-    def first_far_runs(self, program, limit):
+    def first_far_runs(self, program, row, limit):
         """Runs a program without scarce memory. Returns its far and near memory, for each --far among the settings."""
         found = {}
         for column in self.columns:
@@ -165,7 +174,10 @@ class Board:
                 run, seen = self.run_far(program, limit, column.flags(self.options), program.local, near=True)
                 # Memory allocated and never used is not needed local, and freed memory that stays local neither.
                 peak = min(seen.get("far_bytes_peak", 0), seen.get("local_bytes_peak", 0))
-                found[far] = {"far_bytes_peak": peak, "near_bytes_peak": run.near_bytes_peak}
+                found[far] = {
+                    "far_bytes_peak": peak, "near_bytes_peak": run.near_bytes_peak,
+                    "outcome": outcome_of(run, row), "last_line": run.last_line(),
+                }
         return found
 
     def fill(self, program, row, column, cell, limit):
@@ -180,12 +192,17 @@ class Board:
     def fill_far(self, program, row, column, cell, limit):
         flags = column.flags(self.options)
         first = row["first_runs"][str(far_of(flags))]
+        if not program.local and first["outcome"] != "right":
+            cell["outcome"] = first["outcome"]
+            cell["stderr"] = f"the first run, without scarce memory: {first['last_line']}"
+            self.report(row, cell)
+            return
         local = program.local or max(LOCAL_MIN, first["far_bytes_peak"] * column.percent // 100 // 4096 * 4096)
         run, seen = self.run_far(program, limit, flags, local)
         self.take(run, row, cell)
+        cell["mode"], cell["hanare_version"] = seen.get("mode"), seen.get("hanare_version")
         for name in ("local_bytes_budget", "local_bytes_peak", "far_bytes_peak", "bytes_in", "bytes_out", "faults"):
             cell[name] = max(cell.get(name, 0), seen.get(name, 0))
-        cell["mode"] = seen.get("mode")
         # In sigsegv mode far memory is shared memory and not counted as anonymous.
         far_anon = 0 if cell["mode"] == "sigsegv" else seen.get("local_bytes_peak", 0)
         near = max(first["near_bytes_peak"], run.anon_bytes_peak - far_anon)
@@ -193,6 +210,9 @@ class Board:
 
     def fill_swap(self, program, row, column, cell, limit):
         ours = next(c for c in row["cells"] if c["kind"] == "hanare" and c["percent"] == column.percent)
+        if not ours.get("local_bytes_budget"):
+            cell["why_not"] = "Hanare's run gave no figures"
+            return
         if "limit_bytes" not in cell:
             cell["limit_bytes"] = ours["local_bytes_budget"] + ours["near_bytes_peak"] + KERNEL_BYTES
         swap = self.swaps[column.kind]
@@ -212,18 +232,17 @@ class Board:
 
     def take(self, run, row, cell):
         """Judges a run."""
-        if run.timed_out:
-            cell["outcome"] = "over"
-        elif run.code:
-            cell["outcome"] = "failed"
-        elif run.digest != row["digest"]:
-            cell["outcome"] = "wrong"
-        else:
-            cell["outcome"] = "right"
+        cell["outcome"] = outcome_of(run, row)
+        if cell["outcome"] == "right":
             cell["seconds"].append(run.seconds)
-        if cell["outcome"] in ("failed", "wrong"):
+        elif cell["outcome"] != "over":
             cell["code"], cell["stderr"] = run.code, run.stderr[-2000:]
-            print(f"{row['name']}, {cell['column']}: {cell['outcome']} ({run.code}): {run.last_line()}", file=sys.stderr)
+            self.report(row, cell)
+
+    def report(self, row, cell):
+        last = (cell["stderr"].strip().splitlines() or ["nothing on standard error"])[-1]
+        code = f" ({cell['code']})" if "code" in cell else ""
+        print(f"{row['name']}, {cell['column']}: {cell['outcome']}{code}: {last}", file=sys.stderr, flush=True)
 
     def finish(self, row):
         """Adds medians and the memory that the row shows."""
@@ -232,6 +251,14 @@ class Board:
             if cell["seconds"]:
                 cell["seconds_median"] = statistics.median(cell["seconds"])
         row.update(next(iter(row["first_runs"].values())))
+
+
+def outcome_of(run, row):
+    if run.timed_out:
+        return "over"
+    if run.code:
+        return "failed"
+    return "right" if run.digest == row["digest"] else "wrong"
 
 
 def far_of(flags):
@@ -256,7 +283,11 @@ def start_seconds(options, places):
 def machine():
     with open("/proc/meminfo", encoding="ascii") as file:
         memory = int(file.readline().split()[1]) * 1024
-    return {"cpus": os.cpu_count(), "kernel": platform.release(), "memory_bytes": memory}
+    huge = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return {
+        "cpus": os.cpu_count(), "kernel": platform.release(), "memory_bytes": memory,
+        "transparent_huge_pages": huge.read_text().strip() if huge.exists() else None,
+    }
 
 
 def merge(files):
@@ -331,7 +362,8 @@ def main():
         print(line)
     print(table.last_line(table.summary(whole["programs"], whole["columns"])))
     cells = [cell for row in whole["programs"] for cell in row["cells"]]
-    sys.exit(any(cell["outcome"] in ("wrong", "failed") for cell in cells))
+    bad = any(row.get("is_error") for row in whole["programs"])
+    sys.exit(bad or any(cell["outcome"] in ("wrong", "failed") for cell in cells))
 
 
 if __name__ == "__main__":

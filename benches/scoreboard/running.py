@@ -21,6 +21,8 @@ import cells  # noqa: E402
 LOOK_EVERY = 0.05
 # Seconds that a server has to end after SIGTERM.
 SERVER_ENDS = 30
+# Seconds that a program has to end after SIGTERM when its time is over.
+GENTLE = 3
 CHUNK = 1 << 16
 # Flags of mappings that a userfaultfd traps, in /proc/PID/smaps: missing pages, writes, minor faults.
 TRAPPED = {"um", "uw", "ui"}
@@ -90,6 +92,7 @@ def watch(started, end, outcome, look):
             now = time.perf_counter()
             if now >= end:
                 outcome.timed_out = True
+                end_gently(started[0])
                 break
             if now >= look_at:
                 look()
@@ -122,6 +125,15 @@ def drain(output, digest):
 def exit_code(process):
     code = process.wait()
     return code if code >= 0 else 128 - code
+
+
+def end_gently(process):
+    """Asks a program whose time is over to end, so that `hanare run` writes its figures. The caller kills it later."""
+    process.terminate()
+    try:
+        process.wait(GENTLE)
+    except subprocess.TimeoutExpired:
+        pass
 
 
 def end_server(server, outcome):

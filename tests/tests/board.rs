@@ -84,7 +84,7 @@ fn another_output_or_exit_code_is_an_error_of_the_board() {
         rustix::fs::chmod(&hanare, rustix::fs::Mode::RWXU).expect("an executable file");
         let outcome = place.run(&mut board(&place, &hanare, &["--quick", "--percent", "50", "--only", "is"]));
         assert_eq!(outcome.code, Some(1), "{outcome:?}");
-        assert!(outcome.stderr.starts_with(&format!("is, 130 %: {word} ")), "{outcome:?}");
+        assert!(outcome.stderr.starts_with(&format!("is, 130 %: {word}: the first run")), "{outcome:?}");
         assert!(outcome.text().contains(&format!(" | {word} | {word} |\n")), "{outcome:?}");
     }
 }
