@@ -248,6 +248,7 @@ class Board:
         """Adds medians and the memory that the row shows."""
         row["plain"]["seconds_median"] = statistics.median(row["plain"]["seconds"])
         for cell in row["cells"]:
+            cell["plain_seconds_median"] = row["plain"]["seconds_median"]
             if cell["seconds"]:
                 cell["seconds_median"] = statistics.median(cell["seconds"])
         row.update(next(iter(row["first_runs"].values())))
@@ -291,13 +292,19 @@ def machine():
 
 
 def merge(files):
-    """Returns one record from several files: their columns and rows, of each program the last."""
+    """Returns one record from several files. Of a cell that is in several, the last counts."""
     columns, rows, whole = [], {}, {}
     for file in files:
         whole = json.loads(Path(file).read_text(encoding="utf-8"))
         columns += [column for column in whole["columns"] if column not in columns]
-        rows.update({row["name"]: row for row in whole["programs"]})
-    return {**whole, "columns": columns, "programs": list(rows.values())}
+        for row in whole["programs"]:
+            cells = {cell["column"]: cell for cell in rows.get(row["name"], row)["cells"]}
+            cells.update({cell["column"]: cell for cell in row["cells"]})
+            rows[row["name"]] = {**row, "cells": list(cells.values())}
+    order = {column: nth for nth, column in enumerate(sorted(columns, key=table.percent_of, reverse=True))}
+    for row in rows.values():
+        row["cells"].sort(key=lambda cell: order[cell["column"]])
+    return {**whole, "columns": list(order), "programs": list(rows.values())}
 
 
 def write(whole, file):

@@ -6,7 +6,12 @@ import statistics
 MIB = 1 << 20
 
 
-def ratio(cell, row):
+def percent_of(column):
+    """Returns the percentage that the title of a column begins with."""
+    return int(column.split()[0])
+
+
+def ratio(cell):
     """Returns how many times the plain time a cell took; infinity if the kernel killed it; None if it was not run."""
     if cell is None or cell["outcome"] in ("wrong", "failed", "not run"):
         return None
@@ -14,7 +19,7 @@ def ratio(cell, row):
         return math.inf
     if cell["outcome"] == "over":
         return float(cell["over"])
-    return cell["seconds_median"] / row["plain"]["seconds_median"]
+    return cell["seconds_median"] / cell["plain_seconds_median"]
 
 
 def shown(value, cell):
@@ -44,7 +49,7 @@ def line(row, columns):
         return "| " + " | ".join([*head, f"skipped: {row['skipped']}"]) + " |" + " |" * (len(columns) + 2)
     head += [f"{row['far_bytes_peak'] / MIB:.0f}", f"{row['near_bytes_peak'] / MIB:.0f}"]
     head += [f"{row['plain']['seconds_median']:.2f}"]
-    return "| " + " | ".join([*head, *(shown(ratio(cell, row), cell) for cell in cells)]) + " |"
+    return "| " + " | ".join([*head, *(shown(ratio(cell), cell) for cell in cells)]) + " |"
 
 
 def summary(rows, columns):
@@ -52,7 +57,7 @@ def summary(rows, columns):
     records = []
     for fixed in (False, True):
         for column in columns:
-            found = [(ratio(cell_of(row, column), row), row) for row in rows if row["fixed_local"] == fixed]
+            found = [(ratio(cell_of(row, column)), row) for row in rows if row["fixed_local"] == fixed]
             found = [(value, row) for value, row in found if value is not None]
             if not found:
                 continue
@@ -71,11 +76,11 @@ def comparisons(rows):
     for row in rows:
         for percent in dict.fromkeys(cell["percent"] for cell in row["cells"]):
             at = [cell for cell in row["cells"] if cell["percent"] == percent]
-            ours = ratio(at[0], row)
+            ours = ratio(at[0])
             others = {cell["kind"]: [cell] for cell in at if cell["kind"] != "hanare"}
             others["the best other setting"] = [cell for cell in at[1:] if cell["kind"] == "hanare"]
             for what, cells in others.items():
-                values = [value for value in (ratio(cell, row) for cell in cells) if value is not None]
+                values = [value for value in (ratio(cell) for cell in cells) if value is not None]
                 if ours is not None and values:
                     found.setdefault(what, {}).setdefault(percent, []).append((ours / min(values), row["name"]))
     lines = []

@@ -32,10 +32,9 @@ fn a_quick_board_has_a_table_figures_and_medians() {
         return;
     }
     let place = Place::new();
-    let json = place.path("board.json");
-    let mut board = board(&place, &built().hanare(), &["--quick", "--percent", "50", "--only", "is,dict,churn"]);
-    board.args(["--settings", "default;--mode sigsegv", "--json"]).arg(&json);
-    let outcome = place.run(&mut board);
+    let mut quick = board(&place, &built().hanare(), &["--quick", "--percent", "50", "--only", "is,dict,churn"]);
+    quick.args(["--settings", "default;--mode sigsegv", "--json", "board.json"]);
+    let outcome = place.run(&mut quick);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{outcome:?}");
     assert_eq!(folders_of_boards(&place), [""; 0]);
 
@@ -53,7 +52,11 @@ fn a_quick_board_has_a_table_figures_and_medians() {
     let fixed = "blocks that come and go, 130 % default: ";
     assert!(last.starts_with("median, worst: 130 % default: ") && last.contains(fixed), "{text}");
 
-    let whole: Value = serde_json::from_slice(&std::fs::read(json).expect("the JSON")).expect("JSON");
+    let again = place.run(&mut board(&place, &built().hanare(), &["--table", "board.json"]));
+    assert_eq!((again.code, again.text()), (Some(0), text));
+
+    let whole: Value =
+        serde_json::from_slice(&std::fs::read(place.path("board.json")).expect("the JSON")).expect("JSON");
     let rows = whole["programs"].as_array().expect("programs");
     assert_eq!(rows.iter().map(|row| cells(row).len()).collect::<Vec<_>>(), [4, 4, 2], "{whole:#}");
     for cell in rows.iter().flat_map(cells) {
