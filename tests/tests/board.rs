@@ -32,7 +32,8 @@ fn a_quick_board_has_a_table_figures_and_medians() {
         return;
     }
     let place = Place::new();
-    let mut quick = board(&place, &built().hanare(), &["--quick", "--percent", "50", "--only", "is,dict,churn"]);
+    let mut quick =
+        board(&place, &built().hanare(), &["--quick", "--percent", "50", "--only", "is,dict,churn", "--over", "2000"]);
     quick.args(["--settings", "default;--mode sigsegv", "--json", "board.json"]);
     let outcome = place.run(&mut quick);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{outcome:?}");
