@@ -325,6 +325,8 @@ def interrupt(number, frame):
 def measure_all(options, stack):
     work = Path(tempfile.mkdtemp(dir=options.target, prefix="board-"))
     stack.callback(shutil.rmtree, work)
+    # A compiler that an interrupted make leaves behind, for one.
+    stack.callback(running.cells.end_all, 0)
     python = options.python or listing.interpreter(options.target)
     places = listing.Places(work, work / "bin", options.target / "workloads", python)
     programs = listing.read_list(places, options.quick, [name for name in options.only.split(",") if name])

@@ -100,14 +100,14 @@ fn an_interrupted_board_leaves_nothing_behind() {
     }
     let place = Place::new();
     let mut running = place.start(&mut board(&place, &built().hanare(), &["--runs", "50", "--only", "is"]));
-    let program = place.path("workloads/is");
-    let programs = || place.run(place.command("pgrep").arg("-f").arg(&program)).text().lines().count();
+    let program = place.path("workloads/is").display().to_string();
+    let processes = |pattern: &str| place.run(place.command("pgrep").args(["-f", pattern])).text().lines().count();
     until("a program runs", || {
         assert!(running.runs(), "the board ended: {}", running.said_so_far());
-        programs() > 0
+        processes(&format!("{program} 256")) > 0
     });
     running.signal(Signal::INT);
     let outcome = running.finish(patience());
-    assert_eq!((outcome.code, programs()), (Some(130), 0), "{outcome:?}");
+    assert_eq!((outcome.code, processes(&program)), (Some(130), 0), "{outcome:?}");
     assert_eq!(folders_of_boards(&place), [""; 0]);
 }
