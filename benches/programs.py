@@ -67,7 +67,7 @@ def read_options():
     options.percents = [int(word) for word in options.percent.split(",") if word]
     options.peers = [word for word in options.peers.split(",") if word != "none"]
     options.settings = [word.strip() for word in options.settings.split(";")]
-    options.hanare = str(Path(options.hanare).resolve())
+    options.hanare, options.target = str(Path(options.hanare).resolve()), options.target.resolve()
     wrong = [word for word in options.peers if word not in ("zram", "file")]
     if wrong or not all(0 < percent < AMPLE for percent in options.percents) or options.runs < 1:
         parser.error(f"--peers takes zram and file, --percent numbers from 1 to {AMPLE - 1}, --runs 1 or more")

@@ -11,7 +11,7 @@ use serde_json::Value;
 fn board(place: &Place, hanare: &std::path::Path, flags: &[&str]) -> Command {
     let mut board = place.command("python3");
     board.arg(built().root.join("benches/programs.py")).args(["--peers", "none", "--python", "python3"]);
-    board.arg("--hanare").arg(hanare).arg("--target").arg(place.path("")).args(flags);
+    board.arg("--hanare").arg(hanare).args(["--target", "."]).args(flags);
     board
 }
 
