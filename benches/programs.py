@@ -166,12 +166,15 @@ class Board:
             return run, {}
 
     def first_far_runs(self, program, row, limit):
-        """Runs a program without scarce memory. Returns its far and near memory, for each --far among the settings."""
+        """Runs a program without scarce memory. Returns its far and near memory, by the result of `far_of`."""
         found = {}
         for column in self.columns:
-            far = str(far_of(column.flags(self.options))) if column.kind == "hanare" else None
-            if column.kind == "hanare" and far not in found:
-                run, seen = self.run_far(program, limit, column.flags(self.options), program.local, near=True)
+            if column.kind != "hanare":
+                continue
+            flags = column.flags(self.options)
+            far = far_of(flags)
+            if far not in found:
+                run, seen = self.run_far(program, limit, flags, program.local, near=True)
                 # Memory allocated and never used is not needed local, and freed memory that stays local neither.
                 peak = min(seen.get("far_bytes_peak", 0), seen.get("local_bytes_peak", 0))
                 found[far] = {
@@ -191,7 +194,7 @@ class Board:
 
     def fill_far(self, program, row, column, cell, limit):
         flags = column.flags(self.options)
-        first = row["first_runs"][str(far_of(flags))]
+        first = row["first_runs"][far_of(flags)]
         if not program.local and first["outcome"] != "right":
             cell["outcome"] = first["outcome"]
             cell["stderr"] = f"the first run, without scarce memory: {first['last_line']}"
@@ -263,11 +266,13 @@ def outcome_of(run, row):
 
 
 def far_of(flags):
-    """Returns the value of --far among flags, or None."""
+    """Returns the flags that decide which memory is far, with their values, as one text."""
+    found = []
     for at, flag in enumerate(flags):
-        if flag.startswith("--far"):
-            return flag.partition("=")[2] or "".join(flags[at + 1:at + 2])
-    return None
+        name, equals, value = flag.partition("=")
+        if name in ("--far", "--near", "--mode"):
+            found.append(f"{name} {value if equals else ''.join(flags[at + 1:at + 2])}")
+    return " ".join(found)
 
 
 def start_seconds(options, places):

@@ -123,10 +123,10 @@ def has_package(python, package):
 
 def build(program, places):
     places.bin.mkdir(parents=True, exist_ok=True)
-    compiler = os.environ.get("CC", "cc")
     for source in program.sources:
         out = places.bin / Path(source).stem
-        line = [compiler, "-std=c11", "-O2", "-Wall", "-Wextra", "-o", out, SOURCES / source, "-lm", "-pthread"]
+        compiler = ["c++", "-std=c++17"] if source.endswith(".cpp") else [os.environ.get("CC", "cc"), "-std=c11"]
+        line = [*compiler, "-O2", "-Wall", "-Wextra", "-o", out, SOURCES / source, "-lm", "-pthread"]
         trouble = quiet(line, f"{source} cannot be compiled")
         if trouble:
             return trouble
