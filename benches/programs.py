@@ -254,7 +254,8 @@ class Board:
             cell["plain_seconds_median"] = row["plain"]["seconds_median"]
             if cell["seconds"]:
                 cell["seconds_median"] = statistics.median(cell["seconds"])
-        row.update(next(iter(row["first_runs"].values())))
+        first = next(iter(row["first_runs"].values()))
+        row["far_bytes_peak"], row["near_bytes_peak"] = first["far_bytes_peak"], first["near_bytes_peak"]
 
 
 def outcome_of(run, row):

@@ -68,7 +68,8 @@ fn a_quick_board_has_a_table_figures_and_medians() {
         for cell in &cells(row)[2..] {
             let number = |name: &str| cell[name].as_u64().expect("a number");
             assert!(peak > 4 << 20 && number("bytes_out") > peak / 8, "{row:#}");
-            assert!(number("local_bytes_budget") <= peak / 2, "{row:#}");
+            // Each setting with a mode has a first run of its own, whose peak is a little different.
+            assert!(number("local_bytes_budget") < peak * 6 / 10, "{row:#}");
             assert!(number("near_bytes_peak") > 1 << 18 && number("near_bytes_peak") < peak, "{row:#}");
         }
     }
