@@ -15,7 +15,7 @@
 #   make bench-prefetch  loading several pages at a time           (benches/prepaging.sh)
 #   make bench-bits    what pseudo reference bits cost              (benches/bits.sh)
 #   make bench-heap    allocating and freeing far blocks against malloc  (benches/heap.sh)
-#   make bench-programs  real programs with a quarter of their memory local  (benches/programs.sh; wants make python)
+#   make bench-programs  the scoreboard: real programs against themselves and kernel swap  (benches/programs.py; hours)
 #   make bench-servers a greedy client among others                (benches/servers.sh)
 #   make bench-shared  shared memory: faults, barriers, LAPLACE against MPI, LU against threads  (benches/shared.sh)
 #   make bench-cluster  how the cluster simulation grows with the machine  (benches/cluster.sh)
@@ -152,9 +152,10 @@ bench-heap: build
 	@scripts/need cc
 	benches/heap.sh
 
-bench-programs: build python
-	@scripts/need gcc python3 sort xz
-	benches/programs.sh
+# PROGRAMS_FLAGS: `--only dict,is --percent 50 --runs 1 --peers none`; benches/programs.py --help has all of them.
+bench-programs: build
+	@scripts/need python3 cc
+	benches/programs.py --hanare $(BIN)/hanare --target $(TARGET) $(PROGRAMS_FLAGS)
 
 bench-servers: build
 	benches/servers.sh

@@ -1,7 +1,8 @@
 """Runs a command with a bound on its time, and leaves none of its processes behind.
 
-`tests/programs/run.py` and `tests/torture/torture.py` share this module. A command may start services and daemons, so
-this process adopts its descendants (PR_SET_CHILD_SUBREAPER) and ends them all by their process numbers.
+`tests/programs/run.py`, `tests/torture/torture.py` and `benches/programs.py` share this module. A command may start
+services and daemons, so this process adopts its descendants (PR_SET_CHILD_SUBREAPER) and ends them all by their process
+numbers.
 """
 
 import ctypes
