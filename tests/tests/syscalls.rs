@@ -43,6 +43,9 @@ fn in_thread_mode() {
 fn in_sigbus_mode() {
     if mode_works("sigbus") {
         in_mode("sigbus");
+        for page_size in ["auto", "64K", "2M"] {
+            check("instructions", &[], &["--mode", "sigbus", "--page-size", page_size]);
+        }
     }
 }
 

@@ -77,6 +77,8 @@ struct Findings {
     process_madvise: bool,
     pagemap_scan: bool,
     guards: bool,
+    call_filter: bool,
+    call_dispatch: bool,
     huge_pages: &'static str,
     mappings_max: Option<u64>,
     memory_total_bytes: Option<u64>,
@@ -151,6 +153,8 @@ fn examine() -> Result<Findings, DoctorError> {
         process_madvise: features.process_madvise,
         pagemap_scan: features.pagemap_scan,
         guards: features.guards,
+        call_filter: features.calls.filter,
+        call_dispatch: features.calls.dispatch,
         huge_pages: thp_name(features.thp),
         mappings_max: features.max_map_count,
         memory_total_bytes: memory.map(|memory| memory.total_bytes),
@@ -199,6 +203,8 @@ impl Findings {
             ("process_madvise", self.process_madvise),
             ("pagemap scan", self.pagemap_scan),
             ("guards", self.guards),
+            ("call filter", self.call_filter),
+            ("call dispatch", self.call_dispatch),
         ];
         let named = |wanted| {
             let names: Vec<&str> = features.iter().filter(|(_, has)| *has == wanted).map(|(name, _)| *name).collect();
@@ -215,6 +221,21 @@ impl Findings {
         writeln!(out, "library         {}", self.library.as_deref().unwrap_or("not found"))
     }
 
+    /// Says which system calls on absent far pages work in a mode in which the kernel's accesses do not trap.
+    fn served(&self, mode: &str) -> &'static str {
+        match (mode, self.call_filter, self.call_dispatch) {
+            ("sigbus", true, true) => "system calls on absent far pages are trapped and served",
+            ("sigbus", false, true) => {
+                "a system call on an absent far page works through the C library's functions, or outside that library; \
+                 the filter for its inner calls needs CAP_SYS_ADMIN"
+            }
+            ("sigbus", true, false) => {
+                "system calls on absent far pages are trapped and served if their arguments point there themselves"
+            }
+            _ => "a system call on an absent far page works through the C library only",
+        }
+    }
+
     fn write_verdict(&self, out: &mut String) -> fmt::Result {
         for finding in &self.modes {
             let name = &finding.mode;
@@ -223,10 +244,7 @@ impl Findings {
                 None if finding.system_calls_on_far_pages => {
                     writeln!(out, "mode {name:<10} works, system calls on far pages too")?;
                 }
-                None => writeln!(
-                    out,
-                    "mode {name:<10} works; a system call on an absent far page works through the C library only"
-                )?,
+                None => writeln!(out, "mode {name:<10} works; {}", self.served(name))?,
             }
         }
         match &self.mode_chosen {

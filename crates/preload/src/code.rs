@@ -18,6 +18,12 @@ impl Code {
         Code { start: AtomicUsize::new(0), len: AtomicUsize::new(0) }
     }
 
+    /// Returns the addresses of the code, or an empty range if it was not found.
+    pub(crate) fn range(&self) -> std::ops::Range<usize> {
+        let start = self.start.load(Ordering::Relaxed);
+        start..start + self.len.load(Ordering::Relaxed)
+    }
+
     #[inline]
     pub(crate) fn contains(&self, addr: usize) -> bool {
         addr.wrapping_sub(self.start.load(Ordering::Relaxed)) < self.len.load(Ordering::Relaxed)

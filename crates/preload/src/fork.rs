@@ -62,6 +62,8 @@ unsafe extern "C" fn in_parent() {
 unsafe extern "C" fn in_child() {
     hanare_sys::limits::forked();
     hanare::far::forked_child();
+    #[cfg(target_arch = "x86_64")]
+    crate::trapped::watch_this_thread();
 }
 
 /// fork(2). Fails with `EAGAIN` if the child could not get the descriptors that it needs for paging.

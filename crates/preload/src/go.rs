@@ -52,6 +52,11 @@ pub(crate) fn find() {
     IS_THERE.store(found, Ordering::Relaxed);
 }
 
+/// Checks whether Go is linked into this process.
+pub(crate) fn is_there() -> bool {
+    IS_THERE.load(Ordering::Relaxed)
+}
+
 /// Checks whether the program's static arrays must stay near.
 pub(crate) fn keeps_statics() -> bool {
     IS_THERE.load(Ordering::Relaxed) && far::trap_signal().is_some()
@@ -61,7 +66,12 @@ pub(crate) fn keeps_statics() -> bool {
 /// mappings stay near: Go may have called a function of the C library that calls `mmap`. Otherwise a mapping stays near
 /// if `caller` is in a Go library that was loaded later.
 pub(crate) fn keeps_mapping(caller: usize) -> bool {
-    IS_THERE.load(Ordering::Relaxed) || is_go(caller)
+    let is_kept = IS_THERE.load(Ordering::Relaxed) || is_go(caller);
+    #[cfg(target_arch = "x86_64")]
+    if is_kept {
+        crate::trapped::leave_go_alone();
+    }
+    is_kept
 }
 
 /// Checks whether the code at `caller` belongs to an object of Go.

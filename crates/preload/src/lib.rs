@@ -40,6 +40,8 @@ mod robust;
 mod signals;
 mod stacks;
 mod statics;
+#[cfg(target_arch = "x86_64")]
+mod trapped;
 
 use hanare::far;
 use hanare_settings::{Environment, Settings};
@@ -72,6 +74,8 @@ extern "C" fn start() {
     }
     stacks::find();
     go::find();
+    #[cfg(target_arch = "x86_64")]
+    far::trap_calls_by(trapped::begin);
     let statics = Settings::statics_are_far(&environment);
     if let Err(error) = far::start_later(environment) {
         refuse(&error);

@@ -6,9 +6,9 @@ use std::ffi::{c_int, c_long};
 use hanare::far;
 
 use crate::answer::status;
-use crate::calls::{data, limits, near, own, queues, sockets, splice, waiting};
+use crate::calls::{again, data, limits, near, own, process, queues, sockets, splice, stack, waiting};
 use crate::mapping::with_far;
-use crate::{advice, locking, mapping};
+use crate::{advice, locking, mapping, signals};
 
 /// Returns the result of a call that one of this library's functions serves, or `None` if the call must go to the
 /// kernel.
@@ -59,6 +59,11 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
             libc::SYS_process_vm_writev => {
                 own::process_vm_writev(int(a), b as *const _, c as u64, d as *const _, e as u64, f as u64) as c_long
             }
+            libc::SYS_seccomp => {
+                signals::sets_filter();
+                return None;
+            }
+            libc::SYS_prctl => status(again::refused_option(int(a))?).into(),
             // `far::leaves` records the exit code. The kernel then ends this thread.
             libc::SYS_exit => {
                 far::leaves(int(a));
@@ -106,6 +111,62 @@ unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
             libc::SYS_epoll_wait => waiting::epoll_wait(int(a), b as *mut _, int(c), int(d)).into(),
             libc::SYS_mq_timedreceive => {
                 queues::mq_timedreceive(int(a), b as *mut _, c, d as *mut _, e as *const _) as c_long
+            }
+            libc::SYS_rt_sigprocmask => status(signals::change_mask_by_number(int(a), b, c, d).map(drop)).into(),
+            libc::SYS_rt_sigaction => status(signals::set_action_by_number(int(a), b, c, d)).into(),
+            libc::SYS_sigaltstack => stack::sigaltstack(a as *const _, b as *mut _).into(),
+            libc::SYS_execve => process::execve(a as *const _, b as *const _, c as *const _).into(),
+            _ => return waiting_by_copies(number, args),
+        }
+    })
+}
+
+/// Serves system calls that wait: those with a signal mask, which must not block the signals that Hanare keeps, and
+/// those that write their results after the wait.
+///
+/// # Safety
+/// `args` are valid arguments of the system call `number`.
+unsafe fn waiting_by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
+    let [a, b, c, d, e, f] = args;
+    let int = |value: usize| value as c_int;
+    let is_mask = |size: usize| size == size_of::<u64>();
+    // Returns the mask at an address as a set of the C library. A mask of null stays null.
+    let set = |mask: usize| if mask == 0 { Ok(None) } else { signals::set_of(mask).map(Some) };
+    let pointer = |set: &Option<libc::sigset_t>| set.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let masked = |mask: usize, call: &dyn Fn(*const libc::sigset_t) -> c_int| match set(mask) {
+        Ok(set) => call(pointer(&set)).into(),
+        Err(error) => status(Err(error)).into(),
+    };
+    // SAFETY: the caller passes valid arguments of the system call `number`.
+    Some(unsafe {
+        match number {
+            libc::SYS_rt_sigsuspend if is_mask(b) && a != 0 => masked(a, &|set| waiting::sigsuspend(set)),
+            libc::SYS_ppoll if d == 0 || is_mask(e) => {
+                masked(d, &|set| waiting::ppoll(a as *mut _, b as u64, c as *const _, set))
+            }
+            libc::SYS_epoll_pwait if e == 0 || is_mask(f) => {
+                masked(e, &|set| waiting::epoll_pwait(int(a), b as *mut _, int(c), int(d), set))
+            }
+            libc::SYS_pselect6 if f != 0 => {
+                let [mask, _] = match signals::fetch::<[usize; 2]>(f) {
+                    Ok(both) if both[0] == 0 || is_mask(both[1]) => both,
+                    Ok(_) => return Some(status(Err(libc::EINVAL)).into()),
+                    Err(error) => return Some(status(Err(error)).into()),
+                };
+                let select = |set| waiting::pselect(int(a), b as *mut _, c as *mut _, d as *mut _, e as *const _, set);
+                masked(mask, &select)
+            }
+            libc::SYS_pselect6 => {
+                let none = std::ptr::null();
+                waiting::pselect(int(a), b as *mut _, c as *mut _, d as *mut _, e as *const _, none).into()
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll => waiting::poll(a as *mut _, b as u64, int(c)).into(),
+            libc::SYS_nanosleep => waiting::nanosleep(a as *const _, b as *mut _).into(),
+            libc::SYS_clock_nanosleep => {
+                // The C library's function returns the error number.
+                let error = waiting::clock_nanosleep(int(a), int(b), c as *const _, d as *mut _);
+                status(if error == 0 { Ok(()) } else { Err(error) }).into()
             }
             libc::SYS_msgrcv => queues::msgrcv(int(a), b as *mut _, c, d as c_long, int(e)) as c_long,
             _ => return None,

@@ -3,15 +3,17 @@
 //! mask that the program sets ever blocks the trap signal: a fault under a blocked signal kills the process. In thread
 //! mode there is no trap signal, and every call is passed on unchanged.
 
-use std::ffi::{c_int, c_void};
-use std::mem::{transmute, zeroed};
+use std::ffi::{c_int, c_ulong, c_void};
+use std::mem::{MaybeUninit, transmute, zeroed};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hanare::far;
+use hanare_sys::features::CallTraps;
 use hanare_sys::signal;
 use libc::{sighandler_t, sigset_t};
 
 use crate::answer::{kernel, set_errno, status};
-use crate::calls::near::{Argument, Mask};
+use crate::calls::near::{Argument, Mask, filled, given};
 use crate::calls::real::{self, Real};
 use crate::calls::waiting::sigsuspend;
 
@@ -31,7 +33,47 @@ const fn bit(signal: c_int) -> u64 {
 }
 
 fn is_trap(signum: c_int) -> bool {
-    far::trap_signal() == Some(signum)
+    (1..=64).contains(&signum) && kept() & bit(signum) != 0
+}
+
+/// Returns the signals that Hanare keeps for itself: the trap signal, and SIGSYS if system calls are trapped.
+pub(crate) fn kept() -> u64 {
+    let calls = if far::call_traps() == CallTraps::default() { 0 } else { bit(libc::SIGSYS) };
+    far::trap_signal().map_or(0, bit) | calls
+}
+
+/// Removes the signals that Hanare keeps from a set.
+///
+/// # Safety
+/// `set` is valid for a kernel's set.
+pub(crate) unsafe fn open_kept(set: *mut sigset_t) {
+    // SAFETY: the caller promises that `set` holds a kernel's set.
+    unsafe { set.cast::<u64>().write_unaligned(set.cast::<u64>().read_unaligned() & !kept()) }
+}
+
+/// Returns the code with which the C library ends signal handlers.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn restorer() -> Option<usize> {
+    // SAFETY: zeroes are a valid action. The C library reads the action of SIGSYS and then sets the same one again.
+    let answer = unsafe {
+        let mut present: libc::sigaction = zeroed();
+        libc_sigaction(libc::SIGSYS, std::ptr::null(), &raw mut present)
+            | libc_sigaction(libc::SIGSYS, &raw const present, std::ptr::null_mut())
+    };
+    hanare_sys::calls::restorer().filter(|_| answer == 0)
+}
+
+/// True once the program has set a seccomp filter of its own.
+static HAS_FILTER: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the program sets a seccomp filter.
+pub(crate) fn sets_filter() {
+    HAS_FILTER.store(true, Ordering::Relaxed);
+}
+
+/// Returns whether the program has set a seccomp filter of its own.
+pub(crate) fn has_filter() -> bool {
+    HAS_FILTER.load(Ordering::Relaxed)
 }
 
 /// If `new` is given, stores it as the program's action for the trap signal `signum`. Returns the action that was
@@ -50,9 +92,9 @@ unsafe extern "C" fn sigaction(signum: c_int, new: *const libc::sigaction, old: 
     // SAFETY: under the contract of sigaction(2), `new` is null or points to a valid action.
     let mut action = unsafe { new.as_ref() }.copied();
     if !is_trap(signum) {
-        if let (Some(action), Some(trap)) = (&mut action, far::trap_signal()) {
-            // SAFETY: `sa_mask` is a valid set in a local copy, and `trap` is a signal number.
-            unsafe { libc::sigdelset(&mut action.sa_mask, trap) };
+        if let Some(action) = &mut action {
+            // SAFETY: `sa_mask` is a valid set in a local copy.
+            unsafe { open_kept(&raw mut action.sa_mask) };
         }
         let new = action.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: `new` is null or points to a copy of the caller's action. `old` is the caller's pointer.
@@ -147,7 +189,7 @@ unsafe fn change_mask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> R
         let mask = unsafe { set.cast::<u64>().read_unaligned() };
         match how {
             libc::SIG_UNBLOCK => mask,
-            _ => mask & !(GLIBC_SIGNALS | far::trap_signal().map_or(0, bit)),
+            _ => mask & !(GLIBC_SIGNALS | kept()),
         }
     });
     let given = wanted.as_ref().map_or(0, |mask| &raw const *mask as usize);
@@ -163,10 +205,111 @@ unsafe fn change_mask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> R
     Ok(())
 }
 
-/// Unblocks the trap signal. The process or thread may have been started with a mask that blocks it.
+/// Changes the calling thread's mask like the system call rt_sigprocmask, but never blocks the signals that Hanare
+/// keeps. Returns the mask after that.
+///
+/// # Safety
+/// The arguments are those of the system call.
+pub(crate) unsafe fn change_mask_by_number(how: c_int, set: usize, old: usize, len: usize) -> Result<u64, c_int> {
+    let mut now = 0u64;
+    // SAFETY: near copies replace far sets. The kernel checks all other pointers. `now` is a local set.
+    unsafe {
+        let (set, old) = (given(set as *const u64), filled(old as *mut u64));
+        kernel(libc::SYS_rt_sigprocmask, [how as usize, set.pointer() as usize, old.pointer() as usize, len, 0, 0])?;
+        kernel(libc::SYS_rt_sigprocmask, [0, 0, &raw mut now as usize, MASK_BYTES, 0, 0])?;
+        now &= !kept();
+        kernel(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, &raw const now as usize, 0, MASK_BYTES, 0, 0])?;
+    }
+    Ok(now)
+}
+
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct KernelAction {
+    handler: sighandler_t,
+    flags: c_ulong,
+    restorer: usize,
+    mask: u64,
+}
+
+/// Copies a `T` out of the program's memory. Returns `EFAULT` if the program may not read it.
+pub(crate) fn fetch<T: Copy>(from: usize) -> Result<T, c_int> {
+    let mut copy = MaybeUninit::<T>::uninit();
+    // SAFETY: a far `T` is replaced by a near copy, if the program may read it. The kernel checks all other pointers.
+    // The result is complete if the kernel has copied all bytes.
+    unsafe {
+        let near = given(from as *const T);
+        let there = libc::iovec { iov_base: near.pointer(), iov_len: size_of::<T>() };
+        let here = libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: size_of::<T>() };
+        let process = std::process::id() as usize;
+        let args = [process, &raw const here as usize, 1, &raw const there as usize, 1, 0];
+        match kernel(libc::SYS_process_vm_readv, args)? == size_of::<T>() {
+            true => Ok(copy.assume_init()),
+            false => Err(libc::EFAULT),
+        }
+    }
+}
+
+/// Serves the system call rt_sigaction. Keeps the signals of Hanare, as [`sigaction`] does.
+///
+/// # Safety
+/// The arguments are those of the system call.
+pub(crate) unsafe fn set_action_by_number(signum: c_int, new: usize, old: usize, len: usize) -> Result<(), c_int> {
+    if len != MASK_BYTES {
+        return Err(libc::EINVAL);
+    }
+    let mut wanted = if new == 0 { None } else { Some(fetch::<KernelAction>(new)?) };
+    // SAFETY: a near copy replaces a far structure. The kernel checks the pointer otherwise.
+    let mut told = unsafe { filled(old as *mut KernelAction) };
+    if !is_trap(signum) {
+        wanted.iter_mut().for_each(|action| action.mask &= !kept());
+        let given = wanted.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
+        let args = [signum as usize, given, told.pointer() as usize, MASK_BYTES, 0, 0];
+        // SAFETY: `given` is 0 or a local copy of the program's action, and `told` is as above.
+        let answer = unsafe { kernel(libc::SYS_rt_sigaction, args) };
+        told.settle(if answer.is_ok() { 0 } else { -1 });
+        return answer.map(drop);
+    }
+    let before = chain(
+        signum,
+        wanted.map(|action| {
+            // SAFETY: zeroes are a valid action. Its set begins with the kernel's mask.
+            unsafe {
+                let mut same: libc::sigaction = zeroed();
+                (same.sa_sigaction, same.sa_flags) = (action.handler, action.flags as c_int);
+                (&raw mut same.sa_mask).cast::<u64>().write(action.mask);
+                same
+            }
+        }),
+    )?;
+    if old != 0 {
+        // SAFETY: the set begins with the kernel's mask. The program passed a structure for the result.
+        unsafe {
+            let mask = (&raw const before.sa_mask).cast::<u64>().read();
+            let flags = before.sa_flags as c_ulong;
+            let action = KernelAction { handler: before.sa_sigaction, flags, restorer: 0, mask };
+            told.pointer().cast::<KernelAction>().write_unaligned(action);
+        }
+    }
+    Ok(())
+}
+
+/// Makes the C library's set of the kernel's set at `mask`. Returns `EFAULT` if the program may not read it.
+pub(crate) fn set_of(mask: usize) -> Result<sigset_t, c_int> {
+    let bits = fetch::<u64>(mask)?;
+    // SAFETY: zeroes are an empty set, which begins with the kernel's.
+    unsafe {
+        let mut set: sigset_t = zeroed();
+        (&raw mut set).cast::<u64>().write(bits);
+        Ok(set)
+    }
+}
+
+/// Unblocks the signals that Hanare keeps. The process or thread may have been started with a mask that blocks them.
 pub(crate) fn unblock_trap() {
-    if let Some(trap) = far::trap_signal() {
-        let set = bit(trap);
+    if kept() != 0 {
+        let set = kept();
         let args = [libc::SIG_UNBLOCK as usize, &raw const set as usize, 0, MASK_BYTES, 0, 0];
         // SAFETY: `set` is a local mask of `MASK_BYTES` bytes.
         let _ = unsafe { kernel(libc::SYS_rt_sigprocmask, args) };
@@ -254,9 +397,8 @@ unsafe extern "C" fn opened_context(real: &Real, context: *mut libc::ucontext_t)
     // SAFETY: `context` is valid, and its signal mask begins with the kernel's mask.
     unsafe {
         let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
-        let trap = far::trap_signal().map_or(0, bit);
-        if *mask & trap != 0 {
-            *mask &= !trap;
+        if *mask & kept() != 0 {
+            *mask &= !kept();
         }
     }
     real.get().map_or(no_contexts as *const () as usize, |call| call as usize)

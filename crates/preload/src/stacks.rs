@@ -87,7 +87,7 @@ fn make_near(stack: Range) -> Result<(), c_int> {
     Ok(())
 }
 
-/// The program's function and argument, for a thread that marks its own robust mutexes at its end.
+/// The program's function and argument, for a thread that begins in this library.
 struct Begin {
     first: First,
     argument: *mut c_void,
@@ -96,7 +96,11 @@ struct Begin {
 unsafe extern "C-unwind" fn begin(begin: *mut c_void) -> *mut c_void {
     // SAFETY: `begin` comes from `Box::into_raw` in `create`, for this thread alone.
     let Begin { first, argument } = *unsafe { Box::from_raw(begin.cast::<Begin>()) };
-    robust::watch_this_thread();
+    #[cfg(target_arch = "x86_64")]
+    crate::trapped::watch_this_thread();
+    if robust::is_used() {
+        robust::watch_this_thread();
+    }
     // SAFETY: the program passed `first` and `argument` to pthread_create(3) for this call.
     unsafe { first(argument) }
 }
@@ -115,7 +119,7 @@ unsafe fn create(
     // SAFETY: the caller passes null or valid attributes.
     let near = unsafe { given(attributes) };
     let attributes = near.pointer().cast_const().cast();
-    if !robust::is_used() || far::is_own_thread() {
+    if !(robust::is_used() || far::call_traps().dispatch) || far::is_own_thread() {
         // SAFETY: the caller keeps the contract of pthread_create(3).
         return unsafe { call(thread, attributes, first, argument) };
     }

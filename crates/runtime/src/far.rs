@@ -2,6 +2,7 @@
 //! module; this module only collects them.
 
 pub use crate::adopt::{ADOPTED_MAX, adopt};
+pub use crate::calls::{call_traps, trap_calls_by};
 pub use crate::expel::{expel, make_hole};
 pub use crate::fork::{before as before_fork, can_fork, in_child as forked_child, in_parent as after_fork};
 pub use crate::keeper::shutdown;

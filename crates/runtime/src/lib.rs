@@ -8,6 +8,7 @@
 
 mod accounts;
 pub mod adopt;
+mod calls;
 pub mod capi;
 pub mod choose;
 pub mod counters;

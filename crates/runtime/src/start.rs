@@ -19,7 +19,7 @@ use crate::plan::{self, Plan};
 use crate::process::{self, Call, Launch, State, state};
 use crate::stats::Stats;
 use crate::tree::Seat;
-use crate::{choose, heap, keeper, places, small, threads};
+use crate::{calls, choose, heap, keeper, places, small, threads};
 
 mod error;
 mod parts;
@@ -130,6 +130,7 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     let seat = join(&launch)?;
     let (base, len) = (engine.view().base(), engine.view().len());
     places::are_reserved(base, len);
+    calls::trap(mode, &launch.features, (base, len));
     // If the C library's table of exit functions is full, `at_exit` never runs. The counters then miss the last tenth
     // of a second.
     // SAFETY: `at_exit` is a plain function, and the library that contains it stays loaded.

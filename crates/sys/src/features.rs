@@ -49,11 +49,15 @@ pub struct Disabled {
     pub pagemap_scan: bool,
     /// `guards`: guard pages in shared memory.
     pub guards: bool,
+    /// `filter`: trapping system calls by a seccomp filter.
+    pub filter: bool,
+    /// `dispatch`: trapping system calls by Syscall User Dispatch.
+    pub dispatch: bool,
 }
 
 impl Disabled {
     /// The words that [`Disabled::parse`] accepts.
-    pub const WORDS: [&'static str; 10] = [
+    pub const WORDS: [&'static str; 12] = [
         "move",
         "wp",
         "wp_async",
@@ -64,6 +68,8 @@ impl Disabled {
         "thp",
         "pagemap_scan",
         "guards",
+        "filter",
+        "dispatch",
     ];
 
     /// Reads a comma-separated list of words. Spaces around words and empty words are ignored.
@@ -102,8 +108,29 @@ impl Disabled {
             "thp" => &mut self.thp,
             "pagemap_scan" => &mut self.pagemap_scan,
             "guards" => &mut self.guards,
+            "filter" => &mut self.filter,
+            "dispatch" => &mut self.dispatch,
             _ => return None,
         })
+    }
+}
+
+/// The ways to trap system calls that the kernel cannot carry out on absent pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CallTraps {
+    /// A seccomp filter traps calls with a pointer into a range of addresses.
+    pub filter: bool,
+    /// Syscall User Dispatch traps calls from outside the C library.
+    pub dispatch: bool,
+}
+
+impl CallTraps {
+    fn probe(disabled: &Disabled) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        let found = crate::calls::available();
+        #[cfg(not(target_arch = "x86_64"))]
+        let found = Self::default();
+        Self { filter: found.filter && !disabled.filter, dispatch: found.dispatch && !disabled.dispatch }
     }
 }
 
@@ -221,6 +248,8 @@ pub struct Features {
     pub pagemap_scan: bool,
     /// Whether guard pages work in shared memory (MADV_GUARD_INSTALL).
     pub guards: bool,
+    /// The ways to trap system calls.
+    pub calls: CallTraps,
     /// The kernel's setting for transparent huge pages.
     pub thp: Thp,
     /// The number of mappings that a process may have (`vm.max_map_count`). `None` if it is unknown.
@@ -279,6 +308,7 @@ impl Features {
             process_madvise: !disabled.process_madvise && probe::process_madvise(),
             pagemap_scan: wp_async && !disabled.pagemap_scan && probe::pagemap_scan(access),
             guards: !disabled.guards && probe::guards(),
+            calls: CallTraps::probe(disabled),
             thp: if disabled.thp { Thp::Unavailable } else { thp() },
             max_map_count: number("/proc/sys/vm/max_map_count"),
             kernel_release: text("/proc/sys/kernel/osrelease").unwrap_or_default(),
@@ -373,6 +403,7 @@ mod tests {
         assert_eq!(features.user_mode_only, Attempt::Disabled);
         assert!(!features.missing && !features.wp && !features.move_ && !features.wp_async);
         assert!(!features.process_madvise && !features.pagemap_scan && !features.guards && !features.thp.usable());
+        assert_eq!(features.calls, CallTraps::default());
     }
 
     #[test]

@@ -1,9 +1,15 @@
-//! A seccomp filter, which makes some system calls of this process and its children fail.
+//! Seccomp filters. One makes some system calls of this process and its children fail. The other (`words`) traps calls
+//! with pointers into far memory.
 //!
-//! See `seccomp(2)`. A filter is permanent and inherited. The filter hardly slows down allowed calls, because the
+//! See `seccomp(2)`. A filter is permanent and inherited. A filter hardly slows down allowed calls, because the
 //! kernel caches which calls a filter always allows.
 
 use crate::raw::{self, Errno};
+
+#[cfg(target_arch = "x86_64")]
+mod pointers;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod words;
 
 #[cfg(target_arch = "x86_64")]
 const THIS_ARCH: u32 = 0xC000_003E;
@@ -12,6 +18,7 @@ const THIS_ARCH: u32 = 0xC000_00B7;
 
 const SET_MODE_FILTER: usize = 1;
 const FLAG_TSYNC: usize = 1;
+const FLAG_SPECULATES: usize = 4;
 const RET_ALLOW: u32 = 0x7fff_0000;
 const RET_ERRNO: u32 = 0x0005_0000;
 const LOAD_WORD: u16 = 0x20;
@@ -162,12 +169,20 @@ fn compile(rule: &Rule, program: &mut Vec<Instruction>) {
     program.push(Instruction { code: RETURN, if_equal: 0, if_not: 0, value: RET_ERRNO | rule.errno as u32 });
 }
 
+/// Installs a filter in all threads of the process. The kernel does not restrict speculation because of the filter,
+/// which would slow down the whole program. Kernels before 4.17 lack this flag.
 fn install(program: &[Instruction]) -> Result<(), Errno> {
+    match install_with(program, FLAG_TSYNC | FLAG_SPECULATES) {
+        Err(Errno(libc::EINVAL)) => install_with(program, FLAG_TSYNC),
+        answer => answer,
+    }
+}
+
+fn install_with(program: &[Instruction], flags: usize) -> Result<(), Errno> {
     let program = Program { len: program.len() as u16, instructions: program.as_ptr() };
     // SAFETY: `program` is a struct sock_fprog whose instructions live until the call returns.
-    let answer = unsafe {
-        raw::syscall(libc::SYS_seccomp, [SET_MODE_FILTER, FLAG_TSYNC, &raw const program as usize, 0, 0, 0])
-    }?;
+    let answer =
+        unsafe { raw::syscall(libc::SYS_seccomp, [SET_MODE_FILTER, flags, &raw const program as usize, 0, 0, 0]) }?;
     // A positive result is the id of a thread that could not adopt the filter.
     if answer == 0 { Ok(()) } else { Err(Errno(libc::ESRCH)) }
 }

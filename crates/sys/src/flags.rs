@@ -18,6 +18,9 @@ pub static OWN: Flag = Flag(0);
 pub static FORKS: Flag = Flag(1);
 /// Set while the calling thread allocates memory for a locale of the C library.
 pub static SETS_LOCALE: Flag = Flag(2);
+/// Set while the calling thread's system calls are not dispatched, because it has begun a thread or a process itself.
+#[cfg(target_arch = "x86_64")]
+pub(crate) static SUSPENDED: Flag = Flag(3);
 
 impl Flag {
     #[inline]
@@ -65,16 +68,37 @@ pub fn count(add: usize, most: usize) -> Option<usize> {
     is_full.then_some(sum)
 }
 
-// Defines eight thread-local bytes, which are zero when a thread starts. The symbol is visible only within one library.
+/// Two words of the calling thread. They are zero when the thread starts.
+#[cfg(target_arch = "x86_64")]
+#[derive(Debug)]
+pub struct Words(());
+
+/// The trapped system call that the calling thread is serving: its number plus one, and one of its arguments.
+#[cfg(target_arch = "x86_64")]
+pub static SERVED: Words = Words(());
+
+#[cfg(target_arch = "x86_64")]
+impl Words {
+    /// Sets the words and returns the previous ones.
+    #[must_use]
+    pub fn replace(&self, words: [usize; 2]) -> [usize; 2] {
+        let place = flags_of_thread().wrapping_add(8).cast::<[usize; 2]>();
+        // SAFETY: the words of the calling thread follow its flags, with their alignment. No other thread accesses them.
+        unsafe { std::ptr::replace(place, words) }
+    }
+}
+
+// Defines eight thread-local bytes and two words, which are zero when a thread starts. The symbol is visible only within
+// one library.
 core::arch::global_asm!(
     ".section .tbss.hanare_flags,\"awT\",@nobits",
     ".globl hanare_flags",
     ".hidden hanare_flags",
     ".type hanare_flags, @object",
-    ".size hanare_flags, 8",
+    ".size hanare_flags, 24",
     ".balign 8",
     "hanare_flags:",
-    ".zero 8",
+    ".zero 24",
     ".text",
 );
 

@@ -14,6 +14,8 @@
 compile_error!("hanare-sys needs 64-bit Linux");
 
 pub mod batch;
+#[cfg(target_arch = "x86_64")]
+pub mod calls;
 pub mod clock;
 pub mod copy;
 pub mod descriptors;

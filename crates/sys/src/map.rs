@@ -121,6 +121,23 @@ impl Mapping {
         Self::private(len, align, ProtFlags::READ | ProtFlags::WRITE, MapFlags::NORESERVE)
     }
 
+    /// Like [`Mapping::reserve`], but exactly at the page-aligned address `addr`.
+    ///
+    /// # Errors
+    /// [`MapError::Shape`] or [`MapError::Reserve`]. The errno is `EEXIST` if something is already mapped in the range.
+    pub fn reserve_at(addr: usize, len: usize) -> Result<Self, MapError> {
+        let len = round_up(len, page_size()).ok_or(MapError::Shape { len, align: page_size() })?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: with FIXED_NOREPLACE, the call fails instead of replacing an existing mapping.
+        let map =
+            || unsafe { rustix::mm::mmap_anonymous(pointer(addr), len, ProtFlags::READ | ProtFlags::WRITE, flags) };
+        let placed = limits::holding(len, true, map)
+            .map(|ptr| Self { addr: ptr as usize, len, data: true })
+            .map_err(|errno| MapError::Reserve { len, errno: errno.into() })?;
+        // A kernel before 4.17 takes the address as a hint.
+        if placed.addr == addr { Ok(placed) } else { Err(MapError::Reserve { len, errno: Errno(libc::EEXIST) }) }
+    }
+
     /// Reserves `len` bytes of address space like [`Mapping::reserve`], but page-aligned. Every access to the range
     /// raises a fault.
     ///

@@ -2,6 +2,8 @@
 
 use std::arch::asm;
 use std::fmt;
+#[cfg(target_arch = "x86_64")]
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// An error number of the kernel, as in `errno(3)`. It is plain data, so no use of it allocates.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,6 +51,43 @@ pub fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> 
     call()
 }
 
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" {
+    fn hanare_sys_gate();
+}
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".text",
+    ".balign 16",
+    ".hidden hanare_sys_gate",
+    ".globl hanare_sys_gate",
+    ".type hanare_sys_gate, @function",
+    "hanare_sys_gate:",
+    "syscall",
+    "ret",
+    ".size hanare_sys_gate, .-hanare_sys_gate",
+);
+
+/// Address of the code that makes Hanare's system calls: a system call instruction and a return.
+#[cfg(target_arch = "x86_64")]
+static GATE: AtomicPtr<()> = AtomicPtr::new(hanare_sys_gate as *const () as *mut ());
+
+/// Makes all later calls of [`syscall`] by the two instructions at `gate`.
+///
+/// # Safety
+/// At `gate` are the instructions `syscall` and `ret`, for as long as the process lives.
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn call_through(gate: usize) {
+    GATE.store(std::ptr::with_exposed_provenance_mut(gate), Ordering::Release);
+}
+
+/// Returns the address of the code that makes Hanare's system calls.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn gate() -> *const () {
+    GATE.load(Ordering::Relaxed)
+}
+
 /// Makes system call `number`. Unused arguments are zero. The C library's `errno` does not change.
 ///
 /// # Errors
@@ -62,10 +101,12 @@ pub fn again<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> 
 pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, Errno> {
     let result: isize;
     // SAFETY: this is the x86-64 Linux convention: the number in rax, the arguments in these registers, rcx and r11
-    // destroyed. The caller guarantees that the call's effect on memory is sound.
+    // destroyed. The code behind the gate makes the call and returns. The caller guarantees that the call's effect on
+    // memory is sound.
     unsafe {
         asm!(
-            "syscall",
+            "call {gate}",
+            gate = in(reg) gate(),
             inlateout("rax") number as isize => result,
             in("rdi") args[0],
             in("rsi") args[1],
@@ -75,7 +116,7 @@ pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Result<usize, E
             in("r9") args[5],
             lateout("rcx") _,
             lateout("r11") _,
-            options(nostack, preserves_flags)
+            options(preserves_flags)
         );
     }
     decode(result)

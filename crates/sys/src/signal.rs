@@ -9,9 +9,13 @@
 use crate::futex::LockCell;
 use crate::raw::{self, Errno};
 use std::ffi::{c_int, c_void};
-use std::marker::PhantomData;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+mod mask;
+
+use mask::set_mask;
+pub use mask::{SignalMask, SignalWatch, Unblocked, Uncancelled};
+pub(crate) use mask::{keep_open, kept_open};
 
 /// The reasons why a handler could not be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -70,11 +74,14 @@ impl Slot {
 
 static BUS: Slot = Slot::new();
 static SEGV: Slot = Slot::new();
+/// The slot of SIGSYS, whose handler is in [`crate::calls`].
+static SYS: Slot = Slot::new();
 
 fn slot(signal: c_int) -> Option<&'static Slot> {
     match signal {
         libc::SIGBUS => Some(&BUS),
         libc::SIGSEGV => Some(&SEGV),
+        libc::SIGSYS => Some(&SYS),
         _ => None,
     }
 }
@@ -82,11 +89,11 @@ fn slot(signal: c_int) -> Option<&'static Slot> {
 /// The kernel's `struct sigaction`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
-struct Action {
-    handler: usize,
-    flags: libc::c_ulong,
-    restorer: usize,
-    mask: u64,
+pub(crate) struct Action {
+    pub(crate) handler: usize,
+    pub(crate) flags: libc::c_ulong,
+    pub(crate) restorer: usize,
+    pub(crate) mask: u64,
 }
 
 impl Action {
@@ -122,12 +129,12 @@ fn first_word(set: &libc::sigset_t) -> u64 {
     unsafe { std::ptr::from_ref(set).cast::<u64>().read() }
 }
 
-const SA_RESTORER: libc::c_ulong = 0x0400_0000;
+pub(crate) const SA_RESTORER: libc::c_ulong = 0x0400_0000;
 const KERNEL_SET_BYTES: usize = 8;
 
 /// Sets the action of a signal if `new` is given, and returns the old action. It does not use the C library's
 /// `sigaction`, because the program or our own preloaded library may have replaced that function.
-fn kernel_action(signal: c_int, new: Option<Action>) -> Result<Action, SignalError> {
+pub(crate) fn kernel_action(signal: c_int, new: Option<Action>) -> Result<Action, SignalError> {
     let new = new.map(with_restorer);
     let mut old = Action::DEFAULT;
     let new_ptr = new.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
@@ -138,10 +145,24 @@ fn kernel_action(signal: c_int, new: Option<Action>) -> Result<Action, SignalErr
     Ok(old)
 }
 
-/// Adds the restorer (the code that ends a signal handler) to an action. The kernel has no default restorer on x86-64.
+/// The restorer (the code that ends a signal handler) of the handlers installed from now on. 0 stands for the one of
+/// this module.
+static RESTORER: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes `restorer` the restorer of the handlers that are installed from now on.
+///
+/// # Safety
+/// At `restorer` is code that makes the system call rt_sigreturn, for as long as the process lives.
+pub(crate) unsafe fn return_through(restorer: usize) {
+    RESTORER.store(restorer, Ordering::Release);
+}
+
+/// Adds the restorer to an action. The kernel has no default restorer on x86-64.
 #[cfg(target_arch = "x86_64")]
 fn with_restorer(action: Action) -> Action {
-    Action { flags: action.flags | SA_RESTORER, restorer: hanare_sys_restore_rt as *const () as usize, ..action }
+    let own = hanare_sys_restore_rt as *const () as usize;
+    let restorer = Some(RESTORER.load(Ordering::Acquire)).filter(|&restorer| restorer != 0).unwrap_or(own);
+    Action { flags: action.flags | SA_RESTORER, restorer, ..action }
 }
 
 /// Removes the restorer (the code that ends a signal handler) from an action. On this architecture, the kernel uses the
@@ -178,17 +199,27 @@ std::arch::global_asm!(
 /// # Errors
 /// [`SignalError`] if `signal` is neither SIGBUS nor SIGSEGV, or if the kernel refuses.
 pub fn install(signal: i32, handler: FaultHandler) -> Result<(), SignalError> {
-    let slot = slot(signal).ok_or(SignalError::NotAFaultSignal(signal))?;
-    let present = kernel_action(signal, None)?;
-    if present.handler != entry as *const () as usize {
-        let _mask = SignalMask::block_all();
-        *slot.chained.lock() = present;
-    }
+    let slot = slot(signal).filter(|_| signal != libc::SIGSYS).ok_or(SignalError::NotAFaultSignal(signal))?;
+    keep_action(signal, entry as *const () as usize)?;
     // The handler is stored before the kernel installs `entry`. So a fault at any time finds either the old action, or
     // `entry` with its handler.
     slot.handler.store(handler as *mut (), Ordering::Release);
     let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK) as libc::c_ulong;
-    kernel_action(signal, Some(Action { handler: entry as *const () as usize, flags, restorer: 0, mask: u64::MAX }))?;
+    kernel_action(
+        signal,
+        Some(Action { handler: entry as *const () as usize, flags, restorer: 0, mask: !kept_open() }),
+    )?;
+    Ok(())
+}
+
+/// Stores the present action of the signal as the chained action, unless `own` is its handler.
+pub(crate) fn keep_action(signal: c_int, own: usize) -> Result<(), SignalError> {
+    let slot = slot(signal).ok_or(SignalError::NotAFaultSignal(signal))?;
+    let present = kernel_action(signal, None)?;
+    if present.handler != own {
+        let _mask = SignalMask::block_all();
+        *slot.chained.lock() = present;
+    }
     Ok(())
 }
 
@@ -264,6 +295,8 @@ extern "C" fn entry(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_v
     let saved = unsafe { *errno };
     let uncancelled = Uncancelled::begin();
     let verdict = decide(signal, info, context);
+    #[cfg(target_arch = "x86_64")]
+    crate::calls::resume();
     // SAFETY: `errno` points to this thread's `errno`, which is always writable.
     unsafe { *errno = saved };
     drop(uncancelled);
@@ -294,7 +327,7 @@ fn decide(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) -> Ve
 }
 
 /// Applies the program's own action for this signal.
-fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+pub(crate) fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(slot) = slot(signal) else { return };
     let action = {
         let mut chained = slot.chained.lock();
@@ -309,7 +342,8 @@ fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     match action.handler {
         libc::SIG_IGN if sent => {}
         // A fault cannot be ignored, so SIG_IGN also kills the process. The kernel does the same without our handler.
-        libc::SIG_DFL | libc::SIG_IGN => die_by_default(signal, sent),
+        // A trapped system call is not repeated, so SIGSYS is always sent again.
+        libc::SIG_DFL | libc::SIG_IGN => die_by_default(signal, sent || signal == libc::SIGSYS),
         handler => call_chained(action, handler, signal, info, context),
     }
 }
@@ -418,172 +452,4 @@ fn syndrome(context: *mut c_void) -> Option<u64> {
         offset += size as usize;
     }
     None
-}
-
-/// Sets the calling thread's signal mask and returns the old one.
-fn set_mask(mask: u64) -> u64 {
-    let mut old = 0u64;
-    let args = [libc::SIG_SETMASK as usize, &raw const mask as usize, &raw mut old as usize, KERNEL_SET_BYTES, 0, 0];
-    // Ignored: the kernel refuses only bad pointers, sizes and requests.
-    // SAFETY: `mask` and `old` are local 64-bit signal sets. The kernel reads `mask` and writes `old`.
-    let _ = unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
-    old
-}
-
-/// The signals that the C library uses itself. Signal 32 cancels a thread. Signal 33 makes each thread adopt a change
-/// of user or groups.
-///
-/// [`SignalMask`] must not block signal 33. A call such as setuid signals every thread and waits for an answer from
-/// each. If a thread blocked signal 33 while it waits for a lock that the caller of setuid holds, both threads would
-/// wait for ever.
-///
-/// The handler of signal 33 may therefore interrupt the engine's code at any point. The handler makes one system call,
-/// increments a counter and takes no lock. It reads only the thread's own data and the stack of the thread that called
-/// setuid. That stack is never paged out ([`crate::stack::run_on_fresh`]).
-///
-/// The handler of signal 32 may end the thread. [`Uncancelled`] delays that.
-const LIBRARY_SIGNALS: u64 = 1 << 31 | 1 << 32;
-
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-}
-
-/// A guard that prevents the cancellation of the calling thread until it is dropped. A cancelled thread ends inside a
-/// read or wait function of the C library. The engine calls these functions while it holds locks, which would then stay
-/// locked.
-#[derive(Debug)]
-#[must_use = "the thread can be cancelled as soon as the guard is dropped"]
-pub struct Uncancelled {
-    old: c_int,
-    _not_send: PhantomData<*const ()>,
-}
-
-impl Uncancelled {
-    /// Prevents cancellation until the returned guard is dropped.
-    pub fn begin() -> Self {
-        Self { old: set_cancel_state(CANCEL_DISABLE), _not_send: PhantomData }
-    }
-}
-
-impl Drop for Uncancelled {
-    fn drop(&mut self) {
-        set_cancel_state(self.old);
-    }
-}
-
-/// The C library's PTHREAD_CANCEL_DISABLE.
-const CANCEL_DISABLE: c_int = 1;
-
-fn set_cancel_state(state: c_int) -> c_int {
-    let mut old = 0;
-    // SAFETY: the call writes to `old`. `state` is the constant or a state that the C library returned, so the call
-    // cannot fail.
-    unsafe { pthread_setcancelstate(state, &raw mut old) };
-    old
-}
-
-/// A guard that blocks every signal of the calling thread except the C library's own, until it is dropped. It also
-/// prevents cancellation. Guards may be nested.
-///
-/// Fault signals are blocked too. If a fault's signal is blocked, the fault kills the process. So the thread must not
-/// access memory that may be paged out.
-#[derive(Debug)]
-#[must_use = "signals are unblocked as soon as the guard is dropped"]
-pub struct SignalMask {
-    before: Unblocked,
-    _not_send: PhantomData<*const ()>,
-}
-
-/// A thread's signal mask and cancellation state from before a [`SignalMask`].
-#[derive(Debug, Clone, Copy)]
-pub struct Unblocked {
-    mask: u64,
-    cancel_state: c_int,
-}
-
-impl SignalMask {
-    /// Blocks every signal except the C library's own.
-    pub fn block_all() -> Self {
-        let cancel_state = set_cancel_state(CANCEL_DISABLE);
-        Self { before: Unblocked { mask: set_mask(!LIBRARY_SIGNALS), cancel_state }, _not_send: PhantomData }
-    }
-
-    /// Consumes the guard but leaves the signals blocked. Returns the state from before the guard, for
-    /// [`SignalMask::restore`].
-    #[must_use]
-    pub fn keep(self) -> Unblocked {
-        let before = self.before;
-        std::mem::forget(self);
-        before
-    }
-
-    /// Checks whether a signal is pending that was not blocked before this guard. Makes one short system call.
-    #[must_use]
-    pub fn has_waiting(&self) -> bool {
-        let mut waiting = 0u64;
-        let args = [&raw mut waiting as usize, KERNEL_SET_BYTES, 0, 0, 0, 0];
-        // Ignored: the kernel refuses only a bad pointer or size.
-        // SAFETY: the kernel writes a 64-bit signal set to `waiting`.
-        let _ = unsafe { raw::syscall(libc::SYS_rt_sigpending, args) };
-        waiting & !self.before.mask != 0
-    }
-
-    /// Restores the signal mask and the cancellation state from before [`SignalMask::block_all`].
-    pub fn restore(before: Unblocked) {
-        set_mask(before.mask);
-        set_cancel_state(before.cancel_state);
-    }
-}
-
-/// A descriptor that wakes a thread that sleeps under a [`SignalMask`]. It is readable while a signal is pending that
-/// was not blocked before the mask. No code reads from the descriptor, so the signal stays pending. The kernel delivers
-/// the signal when the mask is dropped.
-#[derive(Debug)]
-pub struct SignalWatch {
-    fd: OwnedFd,
-    watched: AtomicU64,
-}
-
-impl SignalWatch {
-    /// Creates a watch that watches for no signal yet.
-    ///
-    /// # Errors
-    /// The kernel's error if there are no descriptors or no memory.
-    pub fn new() -> Result<Self, Errno> {
-        let fd = Self::set(-1, 0)?;
-        // SAFETY: `fd` is a new descriptor with no other owner.
-        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, watched: AtomicU64::new(0) })
-    }
-
-    /// Makes the descriptor watch for the signals that were not blocked before `mask`.
-    ///
-    /// # Errors
-    /// The kernel's error, such as `EBADF` if the program closed the descriptor.
-    pub fn watch(&self, mask: &SignalMask) -> Result<(), Errno> {
-        if self.watched.load(Ordering::Relaxed) != !mask.before.mask {
-            Self::set(self.fd.as_raw_fd(), !mask.before.mask)?;
-            self.watched.store(!mask.before.mask, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    fn set(fd: RawFd, signals: u64) -> Result<RawFd, Errno> {
-        let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as usize;
-        let args = [fd as usize, &raw const signals as usize, KERNEL_SET_BYTES, flags, 0, 0];
-        // SAFETY: the kernel only reads `signals`, a 64-bit signal set. `fd` is a signalfd that this module created, or
-        // -1 to create a new one.
-        unsafe { raw::syscall(libc::SYS_signalfd4, args) }.map(|fd| fd as RawFd)
-    }
-}
-
-impl AsFd for SignalWatch {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-impl Drop for SignalMask {
-    fn drop(&mut self) {
-        Self::restore(self.before);
-    }
 }

@@ -14,8 +14,8 @@ use super::descriptors::answer_by_number;
 use super::near::kernel_is_blind;
 use super::real;
 use crate::answer::{errno, set_errno, status};
-use crate::numbers;
 use crate::range::PAGE;
+use crate::{numbers, signals};
 
 /// Maximum number of times that a call is repeated. A page may be evicted between the access and the repeated call, but
 /// not this often.
@@ -75,8 +75,21 @@ unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d
         set_errno(libc::ENOSYS);
         return -1;
     };
+    if let Some(answer) = refused_option(option) {
+        return status(answer);
+    }
     // SAFETY: `call` is the C library's `prctl`, which has the type `Call`. Its arguments are the caller's.
     again(&[a, b, c, d], || unsafe { transmute::<*mut _, Call>(call)(option, a, b, c, d) }.into()) as c_int
+}
+
+/// Notes what a prctl does to the traps of system calls. Returns its result if it must not reach the kernel: a program
+/// cannot dispatch calls itself while Hanare does.
+pub(crate) fn refused_option(option: c_int) -> Option<Result<(), c_int>> {
+    const SET_DISPATCH: c_int = 59;
+    if option == libc::PR_SET_SECCOMP {
+        signals::sets_filter();
+    }
+    (option == SET_DISPATCH && far::call_traps().dispatch).then_some(Err(libc::EINVAL))
 }
 
 /// # Safety
@@ -121,18 +134,46 @@ unsafe extern "C-unwind" fn syscall(
     e: usize,
     f: usize,
 ) -> c_long {
-    type Call = unsafe extern "C-unwind" fn(c_long, ...) -> c_long;
-    if let Some(answer) = answer_by_number(number, [a, b, c]) {
+    // SAFETY: the arguments are valid for this system call, as the caller promises.
+    unsafe { by_number(number, [a, b, c, d, e, f]) }
+}
+
+/// Serves a system call that the program made by number. Returns its result, or -1 with `errno`.
+///
+/// # Safety
+/// `args` are valid arguments of the system call `number`.
+pub(crate) unsafe fn by_number(number: c_long, args: [usize; 6]) -> c_long {
+    if let Some(answer) = answer_by_number(number, [args[0], args[1], args[2]]) {
         return status(answer.map_err(|errno| errno.0)).into();
     }
     // SAFETY: the arguments are valid for this system call, as the caller promises.
-    if let Some(answer) = unsafe { numbers::by_name(number, [a, b, c, d, e, f]) } {
-        return answer;
+    unsafe { numbers::by_name(number, args).unwrap_or_else(|| repeated(number, args)) }
+}
+
+/// Makes a system call, and repeats it while it fails because pages of its arguments are absent.
+///
+/// # Safety
+/// `args` are valid arguments of the system call `number`.
+pub(crate) unsafe fn repeated(number: c_long, args: [usize; 6]) -> c_long {
+    type Call = unsafe extern "C-unwind" fn(c_long, ...) -> c_long;
+    // A filter, perhaps an inherited one, could trap the call again.
+    #[cfg(target_arch = "x86_64")]
+    if hanare_sys::calls::are_served() {
+        // SAFETY: the arguments are the caller's.
+        let pass = || match unsafe { hanare_sys::calls::pass(number, args) } {
+            Ok(value) => value as c_long,
+            Err(error) => {
+                set_errno(error.0);
+                -1
+            }
+        };
+        return again(&args, pass);
     }
     let Some(call) = real::syscall.get() else {
         set_errno(libc::ENOSYS);
         return -1;
     };
+    let [a, b, c, d, e, f] = args;
     // SAFETY: `call` is the C library's `syscall`, which has the type `Call`. Its arguments are the caller's.
-    again(&[a, b, c, d, e, f], || unsafe { transmute::<*mut _, Call>(call)(number, a, b, c, d, e, f) })
+    again(&args, || unsafe { transmute::<*mut _, Call>(call)(number, a, b, c, d, e, f) })
 }

@@ -7,6 +7,7 @@
 //! - `near` makes the copies. `data` moves any number of bytes. `files`, `sockets`, `waiting`, `queues`, `process` and
 //!   `stdio` interpose calls with paths and structures. `stack` replaces far signal stacks.
 //! - `descriptors` prevents the program from closing Hanare's own descriptors, in every mode.
+//! - `aio` refuses asynchronous I/O on far memory.
 //! - `identity` keeps the C library's changes of user and groups away from far memory, in every mode.
 //! - `limits` shows the program its own resource limits, in every mode.
 //! - `own` serves accesses to the program's own memory through the kernel.
@@ -18,7 +19,8 @@
 //! symbols are looked up in advance ([`real::resolve`]), and a call with near arguments costs only one additional
 //! comparison.
 
-mod again;
+pub(crate) mod again;
+mod aio;
 pub(crate) mod data;
 pub(crate) mod descriptors;
 mod files;
@@ -26,12 +28,12 @@ mod identity;
 pub(crate) mod limits;
 pub(crate) mod near;
 pub(crate) mod own;
-mod process;
+pub(crate) mod process;
 pub(crate) mod queues;
 pub(crate) mod real;
 pub(crate) mod sockets;
 pub(crate) mod splice;
-mod stack;
+pub(crate) mod stack;
 mod stdio;
 mod vectors;
 pub(crate) mod waiting;

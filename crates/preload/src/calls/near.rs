@@ -332,11 +332,8 @@ impl Mask {
     pub(crate) unsafe fn new(given: *const sigset_t) -> Mask {
         // SAFETY: zeroes are an empty set, and `given` is null or valid.
         let mut set = unsafe { if given.is_null() { std::mem::zeroed() } else { given.read_unaligned() } };
-        if let Some(trap) = far::trap_signal() {
-            // SAFETY: `set` is a local set, and `trap` is a valid signal number.
-            let removed = unsafe { libc::sigdelset(&raw mut set, trap) };
-            debug_assert_eq!(removed, 0);
-        }
+        // SAFETY: `set` is a local set.
+        unsafe { crate::signals::open_kept(&raw mut set) };
         Mask { given, set }
     }
 

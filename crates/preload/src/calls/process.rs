@@ -151,7 +151,7 @@ fn refused() -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const c_char, List, List) -> c_int;
     let Some(call) = real::execve.get() else { return refused() };
     // SAFETY: the caller keeps the contract of execve(2). `call` is the C library's `execve`, which has the type

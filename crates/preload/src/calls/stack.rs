@@ -48,7 +48,7 @@ fn near_stack(far: usize, len: usize) -> Option<usize> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mut stack_t) -> c_int {
     type Call = unsafe extern "C-unwind" fn(*const stack_t, *mut stack_t) -> c_int;
     let Some(call) = real::sigaltstack.get() else {
         set_errno(libc::ENOSYS);

@@ -18,7 +18,7 @@ use crate::plan::Plan;
 use crate::process::{self, State};
 use crate::threads::{self, arrivals, is_alone, own_thread, still};
 use crate::view::{LiveView, Mechanism, Program, Sizes};
-use crate::{handler, keeper, tracing};
+use crate::{calls, handler, keeper, tracing};
 
 /// Opens the mechanism by which accesses trap. Accesses do not trap before the view registers its memory.
 pub(crate) fn open_mechanism(plan: &Plan, mode: Mode, features: &Features) -> Result<Mechanism, StartError> {
@@ -37,6 +37,7 @@ pub(super) fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<
     let unit = config.geometry.unit_bytes as usize;
     let sizes = Sizes {
         reserve: plan.reserve,
+        place: calls::place(mode, features, plan.reserve),
         unit,
         block: unit * config.geometry.block_units as usize,
         small_frames: config.small.frames as usize,

@@ -22,6 +22,8 @@ pub(super) const HUGE_PAGE: usize = 2 << 20;
 pub(crate) struct Sizes {
     /// Bytes of the reservation.
     pub(crate) reserve: usize,
+    /// The address where the reservation should lie. Wherever the kernel chooses if `None`, or if it is taken.
+    pub(crate) place: Option<usize>,
     /// Bytes of a unit.
     pub(crate) unit: usize,
     /// Bytes of a block.

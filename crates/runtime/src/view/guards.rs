@@ -351,6 +351,7 @@ mod tests {
             return None;
         }
         let sizes = Sizes {
+            place: None,
             reserve: PAGES * OS_PAGE,
             unit: OS_PAGE,
             block: OS_PAGE,

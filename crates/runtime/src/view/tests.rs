@@ -24,8 +24,15 @@ fn view_with(pages: usize, small_frames: usize, huge: bool) -> Option<LiveView> 
         return None;
     }
     let uffd = Uffd::open(features.access, feature::WP | feature::MOVE).expect("userfaultfd");
-    let sizes =
-        Sizes { reserve: 4 << 20, unit: OS_PAGE, block: OS_PAGE, small_frames, wide_frames: 0, aside_units: PLACES };
+    let sizes = Sizes {
+        reserve: 4 << 20,
+        place: None,
+        unit: OS_PAGE,
+        block: OS_PAGE,
+        small_frames,
+        wide_frames: 0,
+        aside_units: PLACES,
+    };
     let program = Program { is_alone: || false, still: || None, arrivals: || None };
     let view = LiveView::new(Mechanism::Uffd(uffd), sizes, huge, false, program).expect("a view");
     for page in 0..pages {

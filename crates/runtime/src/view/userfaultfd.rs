@@ -58,7 +58,8 @@ impl Userfaultfd {
         batches: bool,
         program: Program,
     ) -> Result<Self, ViewError> {
-        let reserved = Mapping::reserve(sizes.reserve, HUGE_PAGE)?.leak();
+        let placed = sizes.place.and_then(|place| Mapping::reserve_at(place, sizes.reserve).ok());
+        let reserved = placed.map_or_else(|| Mapping::reserve(sizes.reserve, HUGE_PAGE), Ok)?.leak();
         let base = Base::new(reserved, sizes, huge, program)?;
         base.advise(reserved, sizes.reserve)?;
         base.advise_pools()?;
