@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
+#include <spawn.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/epoll.h>
@@ -254,6 +255,38 @@ static void waits(void) {
     EXPECT(own(SYS_futex, (long)&it->turn, FUTEX_WAIT, 1, (long)limit, 0, 0), -EAGAIN, "futex of another value");
 }
 
+static void *pass_on(void *given) {
+    return given;
+}
+
+/* The C library blocks every signal while it creates threads and processes. Its arguments are evicted before. */
+static void beginnings(void) {
+    pthread_t *ids = (pthread_t *)(void *)(place + 2 * MIB);
+    pthread_attr_t *attributes = (pthread_attr_t *)(void *)(place + 3 * MIB);
+    CALL(pthread_attr_init(attributes) == 0 && pthread_attr_setstacksize(attributes, MIB) == 0);
+    for (size_t round = 0; round < 8; round++) {
+        void *back;
+        pthread_t *id = ids + round * PAGE / sizeof *ids;
+        *id = 0;
+        away();
+        CALL(pthread_create(id, round % 2 ? attributes : NULL, pass_on, sweep_area) == 0);
+        CALL(pthread_join(*id, &back) == 0 && back == sweep_area);
+    }
+    posix_spawn_file_actions_t *actions = (posix_spawn_file_actions_t *)(void *)(place + 4 * MIB);
+    posix_spawnattr_t *how = (posix_spawnattr_t *)(void *)(place + 5 * MIB);
+    char **arguments = (char **)(void *)(place + 6 * MIB), *path = place + 7 * MIB;
+    CALL(posix_spawn_file_actions_init(actions) == 0 && posix_spawnattr_init(how) == 0);
+    CALL(posix_spawn_file_actions_addclose(actions, 0) == 0);
+    strcpy(path, "/bin/sh"), strcpy(path + 100, "-c"), strcpy(path + 200, "exit 5");
+    arguments[0] = path, arguments[1] = path + 100, arguments[2] = path + 200, arguments[3] = NULL;
+    pid_t *child = (pid_t *)(void *)(place + 8 * MIB);
+    int status;
+    away();
+    CALL(posix_spawn(child, path, actions, how, arguments, arguments + 3) == 0);
+    CALL(waitpid(*child, &status, 0) == *child);
+    REQUIRE(WIFEXITED(status) && WEXITSTATUS(status) == 5, "the spawned program's status is %#x", status);
+}
+
 /* ---- signals ---- */
 
 struct kernel_action {
@@ -421,6 +454,7 @@ int main(int argc, char **argv) {
     streams();
     messages();
     waits();
+    beginnings();
     masks();
     processes();
     memory();

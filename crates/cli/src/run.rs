@@ -76,7 +76,7 @@ pub(crate) struct RunArgs {
     #[arg(short = 'n', value_name = "N", requires = "hostfile")]
     count: Option<usize>,
     /// Which allocations become far: every one (all), those of 128K and more (large), or those of SIZE and more.
-    /// Default: large. Sizes below 128K work only in thread mode.
+    /// Default: large. Sizes below 128K work in thread mode, and in sigbus mode with the call filter (see hanare doctor).
     #[arg(long, value_name = "all|large|SIZE", value_parser = parse_far, allow_negative_numbers = true)]
     far: Option<usize>,
     /// Page size: auto, or a power of two from 4K to 2M. Default: auto.

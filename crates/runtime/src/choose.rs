@@ -43,6 +43,13 @@ pub fn system_calls_work(mode: Mode, features: &Features) -> bool {
     mode == Mode::Thread && matches!(features.access, UffdAccess::Syscall | UffdAccess::Device)
 }
 
+/// Returns whether blocks of any size may be far in `mode`, with a reservation of `reserve` bytes. The C library makes
+/// system calls on some small blocks itself, without its interposed functions. In sigbus mode a filter traps them.
+#[must_use]
+pub fn small_blocks_work(mode: Mode, features: &Features, reserve: usize) -> bool {
+    system_calls_work(mode, features) || crate::calls::possible(mode, features, reserve).filter
+}
+
 /// Returns the mode to use. A requested mode is used if it works on this machine. `Auto` chooses thread mode if system
 /// calls on far pages work in it, because any program may make such calls. Otherwise `Auto` chooses the fastest mode
 /// that works.

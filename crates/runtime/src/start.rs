@@ -51,11 +51,11 @@ fn consider(settings: &Settings) -> Result<(Features, Mode, Plan), StartError> {
     Ok((features, mode, plan))
 }
 
-/// Returns an error if small allocations would be far and system calls cannot access far pages. The C library accesses
-/// some small blocks while all signals are blocked, for example to store a new thread's number. On other blocks it
-/// waits in the kernel (condition variables). If such a block were far, the process would end.
+/// Returns an error if small allocations would be far and system calls cannot access far pages. The C library waits on
+/// some small blocks in the kernel (condition variables). If such a block were far, the process would end.
 fn check_far(settings: &Settings, mode: Mode, features: &Features) -> Result<(), StartError> {
-    if settings.far < FAR_LARGE && !choose::system_calls_work(mode, features) {
+    let reserve = usize::try_from(settings.reserve).unwrap_or(usize::MAX);
+    if settings.far < FAR_LARGE && !choose::small_blocks_work(mode, features, reserve) {
         return Err(StartError::Far { mode });
     }
     Ok(())
@@ -131,6 +131,9 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     let (base, len) = (engine.view().base(), engine.view().len());
     places::are_reserved(base, len);
     calls::trap(mode, &launch.features, (base, len));
+    if settings.far < FAR_LARGE && mode == Mode::Sigbus && !calls::call_traps().filter {
+        return Err(StartError::Far { mode });
+    }
     // If the C library's table of exit functions is full, `at_exit` never runs. The counters then miss the last tenth
     // of a second.
     // SAFETY: `at_exit` is a plain function, and the library that contains it stays loaded.

@@ -51,7 +51,7 @@ pub enum StartError {
     Limit { name: &'static str, most: u64, wanted: u64 },
     #[error(
         "allocations below 128K become far (--far all or SIZE) only where system calls work on far pages, and in {mode} mode \
-         they do not; leave --far large, or see 'hanare doctor' for how to get thread mode"
+         they do not here; leave --far large, or see 'hanare doctor' for how to get thread mode"
     )]
     Far { mode: Mode },
     #[error("cannot set up the heap: {0}")]
