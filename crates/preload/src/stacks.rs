@@ -7,8 +7,10 @@
 //! becomes ordinary memory, and keeps its contents. In signal modes (sigbus and sigsegv), the whole stack becomes
 //! ordinary memory, because the kernel writes signal frames to it.
 
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hanare::far;
 use libc::{pthread_attr_t, pthread_t};
@@ -88,14 +90,63 @@ fn make_near(stack: Range) -> Result<(), c_int> {
 }
 
 /// The program's function and argument, for a thread that begins in this library.
+#[derive(Clone, Copy)]
 struct Begin {
     first: First,
     argument: *mut c_void,
 }
 
+/// Number of threads that can be about to begin without an allocation.
+const BEGINNING_MAX: usize = 64;
+
+/// The place of a [`Begin`] until its thread has taken it. A thread that freed an allocation instead would make the C
+/// library reserve an arena for it.
+struct Place {
+    is_taken: AtomicBool,
+    begin: UnsafeCell<MaybeUninit<Begin>>,
+}
+
+// SAFETY: `begin` belongs to the thread that has set `is_taken`, and then to the thread that it creates.
+unsafe impl Sync for Place {}
+
+static PLACES: [Place; BEGINNING_MAX] =
+    [const { Place { is_taken: AtomicBool::new(false), begin: UnsafeCell::new(MaybeUninit::uninit()) } };
+        BEGINNING_MAX];
+
+/// Stores a `Begin` for [`taken`].
+fn stored(begin: Begin) -> *mut c_void {
+    match PLACES.iter().find(|place| !place.is_taken.swap(true, Ordering::Acquire)) {
+        Some(place) => {
+            // SAFETY: this thread has just taken the place.
+            unsafe { (*place.begin.get()).write(begin) };
+            std::ptr::from_ref(place).cast_mut().cast()
+        }
+        None => Box::into_raw(Box::new(begin)).cast(),
+    }
+}
+
+/// Returns a stored `Begin`, and frees its place.
+///
+/// # Safety
+/// `stored` comes from [`stored`], and nobody else takes it.
+unsafe fn taken(stored: *mut c_void) -> Begin {
+    if PLACES.as_ptr_range().contains(&stored.cast_const().cast()) {
+        // SAFETY: the address is that of a place with a `Begin`, which belongs to the caller.
+        unsafe {
+            let place = &*stored.cast::<Place>();
+            let begin = (*place.begin.get()).assume_init();
+            place.is_taken.store(false, Ordering::Release);
+            begin
+        }
+    } else {
+        // SAFETY: all other values come from `Box::into_raw`.
+        *unsafe { Box::from_raw(stored.cast::<Begin>()) }
+    }
+}
+
 unsafe extern "C-unwind" fn begin(begin: *mut c_void) -> *mut c_void {
-    // SAFETY: `begin` comes from `Box::into_raw` in `create`, for this thread alone.
-    let Begin { first, argument } = *unsafe { Box::from_raw(begin.cast::<Begin>()) };
+    // SAFETY: `create` has stored `begin` for this thread alone.
+    let Begin { first, argument } = unsafe { taken(begin) };
     #[cfg(target_arch = "x86_64")]
     crate::trapped::watch_this_thread();
     if robust::is_used() {
@@ -123,12 +174,13 @@ unsafe fn create(
         // SAFETY: the caller keeps the contract of pthread_create(3).
         return unsafe { call(thread, attributes, first, argument) };
     }
-    let given = Box::into_raw(Box::new(Begin { first, argument }));
+    let given = stored(Begin { first, argument });
     // SAFETY: the caller keeps the contract of pthread_create(3). The new thread takes ownership of `given`.
-    let answer = unsafe { call(thread, attributes, begin, given.cast()) };
+    let answer = unsafe { call(thread, attributes, begin, given) };
     if answer != 0 {
-        // SAFETY: `given` comes from `Box::into_raw` above, and no thread was created that would own it.
-        drop(unsafe { Box::from_raw(given) });
+        // The `Begin` itself needs no end.
+        // SAFETY: `given` was stored above, and no thread was created that would take it.
+        let _: Begin = unsafe { taken(given) };
     }
     answer
 }

@@ -324,21 +324,20 @@ pub unsafe fn protect(addr: usize, len: usize, prot: Prot) -> Result<(), Errno> 
 /// # Safety
 /// [`Advice::DontNeed`] and [`Advice::Remove`] destroy contents, so the caller must own the range.
 pub unsafe fn advise(addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
-    use rustix::mm::Advice as Kernel;
     refuse::draw(Call::Advise)?;
     let advice = match advice {
-        Advice::HugePage => Kernel::LinuxHugepage,
-        Advice::NoHugePage => Kernel::LinuxNoHugepage,
-        Advice::DontFork => Kernel::LinuxDontFork,
-        Advice::DoFork => Kernel::LinuxDoFork,
-        Advice::DontNeed => Kernel::LinuxDontNeed,
-        Advice::Remove => Kernel::LinuxRemove,
-        Advice::PopulateWrite => Kernel::LinuxPopulateWrite,
-        Advice::WipeOnFork => Kernel::LinuxWipeOnFork,
-        Advice::DontDump => Kernel::LinuxDontDump,
+        Advice::HugePage => libc::MADV_HUGEPAGE,
+        Advice::NoHugePage => libc::MADV_NOHUGEPAGE,
+        Advice::DontFork => libc::MADV_DONTFORK,
+        Advice::DoFork => libc::MADV_DOFORK,
+        Advice::DontNeed => libc::MADV_DONTNEED,
+        Advice::Remove => libc::MADV_REMOVE,
+        Advice::PopulateWrite => libc::MADV_POPULATE_WRITE,
+        Advice::WipeOnFork => libc::MADV_WIPEONFORK,
+        Advice::DontDump => libc::MADV_DONTDUMP,
     };
     // SAFETY: the caller owns the range if the advice destroys its contents.
-    unsafe { rustix::mm::madvise(pointer(addr), len, advice) }.map_err(Errno::from)
+    unsafe { raw::syscall(libc::SYS_madvise, [addr, len, advice as usize, 0, 0, 0]) }.map(drop)
 }
 
 /// The number of MADV_GUARD_INSTALL of madvise(2), which the C library does not define yet.
