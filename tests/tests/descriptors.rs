@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use hanare_sys::features::{Disabled, Features};
 use hanare_tests::{Outcome, Place, built, figures, installed, mode_works, python_with};
 
 const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
@@ -75,7 +76,15 @@ fn far_memory_that_cannot_start_for_want_of_descriptors_says_so() {
 fn a_descriptor_that_is_lost_all_the_same_ends_the_run() {
     let program = built().workload("descriptors");
     let program = program.to_str().expect("a path of text");
+    let is_dispatched = Features::probe(&Disabled::default()).calls.dispatch;
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        if mode == "sigbus" && is_dispatched {
+            // Dispatch traps the program's own calls, and Hanare's descriptors appear closed to them.
+            for how in ["raw", "raw-trap"] {
+                run(&Place::new(), mode, &[program, "8M", how]).assert_well(how);
+            }
+            continue;
+        }
         let outcome = run(&Place::new(), mode, &[program, "8M", "raw"]);
         // The exit code depends on which lost descriptor Hanare notices first.
         let code = if outcome.code == Some(120) { 120 } else { 123 };
