@@ -50,8 +50,8 @@ pub const SILENT_SAME_HOST: Duration = Duration::from_secs(30);
 /// The maximum time for connecting to a server. The handshake after it may take the same time again. A client of the
 /// same-host link uses [`SILENT_SAME_HOST`] instead.
 pub const CONNECT_DEFAULT: Duration = Duration::from_secs(5);
-/// The longest time for which a thread polls for further bytes in the middle of a transfer before it sleeps. A wake-up
-/// of an idle virtual CPU takes about as long.
+/// The longest time for which a thread polls for further bytes in the middle of a transfer before it sleeps. Waking
+/// an idle virtual CPU takes about this time.
 pub const POLL_MAX: Duration = Duration::from_micros(60);
 /// The shortest such time. A connection whose peer needs longer than [`POLL_MAX`] for its next bytes polls this long.
 pub const POLL_MIN: Duration = Duration::from_micros(4);

@@ -157,9 +157,9 @@ impl Socket {
         }
     }
 
-    /// Notes that a thread polled and then slept, for `stalled` altogether, until the peer was ready. If this time is
-    /// short, longer polling would have avoided the sleep, so the next stall is polled twice as long. If it is long, the
-    /// next stall is polled half as long.
+    /// Notes that a thread polled and then slept, for `stalled` altogether, until the peer was ready. After a short
+    /// stall, the next one is polled longer, because that would have avoided the sleep. After a long stall, the next
+    /// one is polled for a shorter time.
     fn note_sleep(&self, stalled: Duration) {
         let (least, most) = (POLL_MIN.as_nanos() as u32, POLL_MAX.as_nanos() as u32);
         let now = self.poll_ns.load(Relaxed);
