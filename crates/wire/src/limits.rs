@@ -38,6 +38,9 @@ pub const SMALL_PAGE: usize = 16 << 10;
 pub const INBOX_RECEIVE_BYTES: usize = 8192;
 /// Size of a socket's send buffer and of its receive buffer, in bytes.
 pub const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+/// The same size for TCP over loopback. The bytes in these buffers pass through the caches of both CPUs, and smaller
+/// buffers stay in them. Loopback has no delay that larger buffers would bridge.
+pub const LOOPBACK_BUFFER_BYTES: usize = 1 << 20;
 /// Time without a byte of progress after which a peer counts as silent.
 pub const SILENT_DEFAULT: Duration = Duration::from_secs(3);
 /// Time without a byte of progress after which a server on this host counts as silent. If such a server dies, the
@@ -47,8 +50,11 @@ pub const SILENT_SAME_HOST: Duration = Duration::from_secs(30);
 /// The maximum time for connecting to a server. The handshake after it may take the same time again. A client of the
 /// same-host link uses [`SILENT_SAME_HOST`] instead.
 pub const CONNECT_DEFAULT: Duration = Duration::from_secs(5);
-/// In the middle of a transfer, the number of nonblocking attempts that a thread makes before it sleeps.
-pub const SPINS_BEFORE_SLEEP: u32 = 16;
+/// The longest time for which a thread polls for further bytes in the middle of a transfer before it sleeps. Waking
+/// an idle virtual CPU takes about this time.
+pub const POLL_MAX: Duration = Duration::from_micros(60);
+/// The shortest such time. A connection whose peer needs longer than [`POLL_MAX`] for its next bytes polls this long.
+pub const POLL_MIN: Duration = Duration::from_micros(4);
 
 const _: () = {
     assert!(RANGE_MAX.is_multiple_of(RANGE_UNIT) && DISCARD_MAX.is_multiple_of(RANGE_UNIT));
@@ -56,6 +62,7 @@ const _: () = {
     assert!(INBOX_RECEIVE_BYTES >= CONTROL_MAX + crate::frame::HEADER_BYTES && INBOX_BYTES >= INBOX_RECEIVE_BYTES);
     assert!(REASON_MAX <= CONTROL_MAX && TEXT_MAX <= REASON_MAX);
     assert!(crate::sessions::SESSIONS_PER_REPLY > 0 && crate::identity::NAME_BYTES <= TEXT_MAX);
+    assert!(POLL_MIN.as_nanos() < POLL_MAX.as_nanos() && POLL_MAX.as_nanos() < u32::MAX as u128);
     assert!(GRANT_RUNS_MAX * crate::payload::GRANT_BYTES <= CONTROL_MAX);
 };
 

@@ -5,7 +5,9 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -16,7 +18,7 @@ use rustix::net::{
 
 use crate::descriptors::kept;
 use crate::error::LinkError;
-use crate::limits::{SOCKET_BUFFER_BYTES, SPINS_BEFORE_SLEEP};
+use crate::limits::{LOOPBACK_BUFFER_BYTES, POLL_MAX, POLL_MIN, SOCKET_BUFFER_BYTES};
 
 /// The maximum number of pieces sent in one system call.
 const PIECES_MAX: usize = 32;
@@ -64,6 +66,9 @@ pub enum Direction {
 pub struct Socket {
     fd: OwnedFd,
     silent: Option<Duration>,
+    /// The time in nanoseconds for which a thread polls in the middle of a transfer before it sleeps, from [`POLL_MIN`]
+    /// to [`POLL_MAX`]. It follows the peer's pace: see [`Socket::note_sleep`].
+    poll_ns: AtomicU32,
 }
 
 impl AsFd for Socket {
@@ -82,7 +87,7 @@ impl Socket {
     pub fn new(fd: OwnedFd, silent: Option<Duration>) -> Result<Socket, LinkError> {
         rustix::io::ioctl_fionbio(&fd, true).map_err(|e| LinkError::io("making a socket nonblocking", e))?;
         set_options(&fd, silent).map_err(|e| LinkError::io("setting a socket's options", e))?;
-        Ok(Socket { fd, silent })
+        Ok(Socket { fd, silent, poll_ns: AtomicU32::new(POLL_MAX.as_nanos() as u32) })
     }
 
     /// Receives bytes that have arrived, without waiting. Returns the number of received bytes, or `None` if no bytes
@@ -150,6 +155,16 @@ impl Socket {
             Err(Errno::INTR) => Ok(false),
             Err(e) => Err(LinkError::io("waiting for a socket", e)),
         }
+    }
+
+    /// Notes that a thread polled and then slept, for `stalled` altogether, until the peer was ready. After a short
+    /// stall, the next one is polled longer, because that would have avoided the sleep. After a long stall, the next
+    /// one is polled for a shorter time.
+    fn note_sleep(&self, stalled: Duration) {
+        let (least, most) = (POLL_MIN.as_nanos() as u32, POLL_MAX.as_nanos() as u32);
+        let now = self.poll_ns.load(Relaxed);
+        let next = if stalled < 2 * POLL_MAX { now.saturating_mul(2) } else { now / 2 };
+        self.poll_ns.store(next.clamp(least, most), Relaxed);
     }
 
     /// Checks whether the peer's end of the connection is still open. Does not wait. Received bytes stay in the socket.
@@ -274,11 +289,12 @@ fn set_options(fd: &OwnedFd, silent: Option<Duration>) -> Result<(), Errno> {
     // full size.
     let allowed =
         |file: &str| std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse::<usize>().ok()).unwrap_or(0);
-    if !is_tcp || allowed("/proc/sys/net/core/wmem_max") >= SOCKET_BUFFER_BYTES {
-        let (Ok(()) | Err(_)) = sockopt::set_socket_send_buffer_size(fd, SOCKET_BUFFER_BYTES);
+    let bytes = if is_tcp && is_loopback(fd) { LOOPBACK_BUFFER_BYTES } else { SOCKET_BUFFER_BYTES };
+    if !is_tcp || allowed("/proc/sys/net/core/wmem_max") >= bytes {
+        let (Ok(()) | Err(_)) = sockopt::set_socket_send_buffer_size(fd, bytes);
     }
-    if !is_tcp || allowed("/proc/sys/net/core/rmem_max") >= SOCKET_BUFFER_BYTES {
-        let (Ok(()) | Err(_)) = sockopt::set_socket_recv_buffer_size(fd, SOCKET_BUFFER_BYTES);
+    if !is_tcp || allowed("/proc/sys/net/core/rmem_max") >= bytes {
+        let (Ok(()) | Err(_)) = sockopt::set_socket_recv_buffer_size(fd, bytes);
     }
     if is_tcp {
         sockopt::set_socket_keepalive(fd, true)?;
@@ -295,37 +311,41 @@ fn set_options(fd: &OwnedFd, silent: Option<Duration>) -> Result<(), Errno> {
     }
 }
 
-/// Limits how long a transfer waits for its peer. The transfer first makes some nonblocking attempts, then sleeps, and
-/// at last fails because the peer is silent. Without a fixed end, the time to wait begins again with each transferred
-/// byte.
+/// Checks whether the peer of a TCP socket is on this host. Returns false if the peer's address is unknown.
+fn is_loopback(fd: &OwnedFd) -> bool {
+    let peer = rustix::net::getpeername(fd).ok().flatten().and_then(|address| SocketAddr::try_from(address).ok());
+    peer.is_some_and(|address| address.ip().to_canonical().is_loopback())
+}
+
+/// Limits how long a transfer waits for its peer. The transfer first polls for a short time, then sleeps, and at last
+/// fails because the peer is silent. Without a fixed end, the time to wait begins again with each transferred byte.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     patience: Option<Duration>,
-    spins: u32,
+    /// When the present stall began. `None` while bytes move.
+    since: Option<Instant>,
     end: Option<Instant>,
     fixed: bool,
 }
+
+/// The number of pauses between two attempts to transfer bytes. They leave the socket's lock to the peer's packets.
+const PAUSES: u32 = 8;
 
 impl Progress {
     /// Returns a limit that begins again with every transferred byte. Its length is the time `silent` that was passed
     /// to [`Socket::new`].
     pub fn of(socket: &Socket) -> Progress {
-        Progress { patience: socket.silent, spins: SPINS_BEFORE_SLEEP, end: None, fixed: false }
+        Progress { patience: socket.silent, since: None, end: None, fixed: false }
     }
 
     /// Returns a limit with a fixed end, `timeout` from now. Transferred bytes do not move this end.
     pub fn until(timeout: Duration) -> Progress {
-        Progress {
-            patience: Some(timeout),
-            spins: SPINS_BEFORE_SLEEP,
-            end: Some(Instant::now() + timeout),
-            fixed: true,
-        }
+        Progress { patience: Some(timeout), since: None, end: Some(Instant::now() + timeout), fixed: true }
     }
 
     /// Records that bytes were transferred.
     pub fn moved(&mut self) {
-        self.spins = SPINS_BEFORE_SLEEP;
+        self.since = None;
         if !self.fixed {
             self.end = None;
         }
@@ -339,22 +359,28 @@ impl Progress {
     /// Waits after an attempt that transferred no byte: for a moment, or asleep until the socket is ready. Fails with
     /// [`LinkError::Silent`] when the limit has passed.
     pub fn stalled(&mut self, socket: &Socket, direction: Direction) -> Result<(), LinkError> {
-        if self.spins > 0 {
-            self.spins -= 1;
-            std::hint::spin_loop();
+        let now = Instant::now();
+        let since = *self.since.get_or_insert(now);
+        if now.saturating_duration_since(since).as_nanos() < u128::from(socket.poll_ns.load(Relaxed)) {
+            (0..PAUSES).for_each(|_| std::hint::spin_loop());
             return Ok(());
         }
-        let Some(patience) = self.patience else {
-            return socket.wait(direction, WAIT_MAX).map(|_| ());
+        let left = match self.patience {
+            None => WAIT_MAX,
+            Some(patience) => {
+                let end = *self.end.get_or_insert(now + patience);
+                // If this process itself was stopped for a long time, bytes may have arrived meanwhile. So the socket
+                // is checked once more before the peer counts as silent.
+                if now >= end && !socket.wait(direction, Duration::ZERO)? {
+                    return Err(LinkError::Silent { seconds: patience.as_secs().max(1) as u32 });
+                }
+                end.saturating_duration_since(now)
+            }
         };
-        let now = Instant::now();
-        let end = *self.end.get_or_insert(now + patience);
-        // If this process itself was stopped for a long time, bytes may have arrived meanwhile. So the socket is
-        // checked once more before the peer counts as silent.
-        if now >= end && !socket.wait(direction, Duration::ZERO)? {
-            return Err(LinkError::Silent { seconds: patience.as_secs().max(1) as u32 });
+        if socket.wait(direction, left)? {
+            socket.note_sleep(since.elapsed());
         }
-        socket.wait(direction, end.saturating_duration_since(now)).map(|_| ())
+        Ok(())
     }
 }
 
@@ -391,5 +417,63 @@ impl Waiting {
                 Ok(true)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+
+    fn tcp_pair(host: impl Into<std::net::IpAddr>) -> std::io::Result<(TcpStream, TcpStream)> {
+        let listener = TcpListener::bind((host.into(), 0))?;
+        let near = TcpStream::connect(listener.local_addr()?)?;
+        Ok((near, listener.accept()?.0))
+    }
+
+    #[test]
+    fn polling_follows_the_pace_of_the_peer() {
+        let (near, _far) = UnixStream::pair().expect("a pair");
+        let socket = Socket::new(near.into(), None).expect("a socket");
+        let poll = || Duration::from_nanos(u64::from(socket.poll_ns.load(Relaxed)));
+        assert_eq!(poll(), POLL_MAX);
+        socket.note_sleep(2 * POLL_MAX);
+        assert_eq!(poll(), POLL_MAX / 2, "the peer was slow");
+        (0..10).for_each(|_| socket.note_sleep(Duration::from_secs(1)));
+        assert_eq!(poll(), POLL_MIN);
+        socket.note_sleep(POLL_MAX);
+        assert_eq!(poll(), 2 * POLL_MIN, "a little more polling would have sufficed");
+        (0..10).for_each(|_| socket.note_sleep(POLL_MAX));
+        assert_eq!(poll(), POLL_MAX);
+    }
+
+    #[test]
+    fn a_stalled_transfer_polls_then_sleeps_then_gives_up() {
+        let (near, _far) = UnixStream::pair().expect("a pair");
+        let socket = Socket::new(near.into(), Some(Duration::from_millis(30))).expect("a socket");
+        let began = Instant::now();
+        let mut progress = Progress::of(&socket);
+        let end = loop {
+            if let Err(error) = progress.stalled(&socket, Direction::Receive) {
+                break error;
+            }
+            assert!(began.elapsed() < Duration::from_secs(20), "the stall never ends");
+        };
+        assert!(matches!(end, LinkError::Silent { .. }), "{end}");
+        assert!(began.elapsed() >= Duration::from_millis(30));
+        progress.moved();
+        assert!(progress.stalled(&socket, Direction::Receive).is_ok(), "a byte begins the time anew");
+    }
+
+    #[test]
+    fn buffers_over_loopback_are_small() {
+        let (near, far) = tcp_pair(Ipv4Addr::LOCALHOST).expect("a pair");
+        assert!(is_loopback(&near.into()) && is_loopback(&far.into()));
+        if let Ok((near, _far)) = tcp_pair(Ipv6Addr::LOCALHOST) {
+            assert!(is_loopback(&near.into()));
+        }
+        let (near, _far) = UnixStream::pair().expect("a pair");
+        assert!(!is_loopback(&near.into()));
     }
 }

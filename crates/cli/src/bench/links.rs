@@ -13,7 +13,7 @@ use super::floor::{Floors, median_us, median_within_us};
 const REQUEST_BYTES: usize = 64;
 const CHUNK_BYTES: usize = 1 << 20;
 const STREAM_BYTES: usize = 512 << 20;
-/// Buffer size of the sockets, in bytes. Hanare's links request the same size.
+/// Buffer size of the Unix sockets, in bytes. Hanare's links request the same size.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 /// Number of failed attempts between two checks of the clock. Before each check, the thread yields to other threads.
 const SPINS: u32 = 256;

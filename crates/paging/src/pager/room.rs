@@ -24,6 +24,9 @@ impl Pager {
         let lone = self.direct && self.run_faults == 0;
         let (low, batch, share) = match (block > 1 && self.affords_wide(), self.small.class.moves) {
             (true, _) => (block, block, 16),
+            // A page that goes to a server uses memory until its write-back ends. With these watermarks, enough
+            // write-backs are in flight, and read-ahead finds room beside them.
+            (false, true) if !self.direct => (8, 4, 16),
             (false, true) => (4, 2, 16),
             (false, false) if lone => (8, 64, 64),
             // With these watermarks, the longest run of base pages fits without waiting.
