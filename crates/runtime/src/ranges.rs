@@ -90,7 +90,7 @@ pub unsafe fn free(addr: usize) -> bool {
     })
 }
 
-/// What came of the free of a block.
+/// The result of freeing a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freed {
     /// The block was freed.

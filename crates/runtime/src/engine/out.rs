@@ -150,13 +150,17 @@ impl<V: View, S: Store> Engine<V, S> {
                 // `span.len` bytes.
                 None => unsafe { self.view.read(span, to) },
             };
+            // SAFETY: `here` and the zeroes have `span.len` bytes each, and nothing writes to them.
+            let is_zero = |here| unsafe { copy::equal(here, self.view.zeroes(), span.len) };
             if let Some(frame) = *frame {
-                copy_to(self.view.frame(frame));
+                let here = self.view.frame(frame);
+                copy_to(here);
+                if *bytes == Bytes::MaybeZero && is_zero(here.cast_const()) {
+                    *bytes = Bytes::Clean;
+                }
                 continue;
             }
             let here = if *bytes == Bytes::Dirty { None } else { aside.or_else(|| self.view.protected_bytes(span)) };
-            // SAFETY: `here` and the zeroes have `span.len` bytes each, and nothing writes to them.
-            let is_zero = |here| unsafe { copy::equal(here, self.view.zeroes(), span.len) };
             if *bytes == Bytes::MaybeZero && here.is_some_and(is_zero) {
                 *bytes = Bytes::Clean;
                 continue;

@@ -18,7 +18,7 @@ use crate::promise::Refusal;
 use crate::span::Span;
 use hanare_settings::Overcommit;
 
-/// Age in nanoseconds at which a kept block is given back. jemalloc keeps freed pages as long.
+/// Age in nanoseconds at which a kept block is given back. jemalloc keeps freed pages for the same time.
 const KEPT_NS: u64 = 10_000_000_000;
 /// Divisor of the budget: kept blocks take at most 1/2 of it.
 const BUDGET_PART: u64 = 2;
