@@ -36,6 +36,23 @@ fn programs_that_use_the_library_fork_without_waiting() {
     place.assert_nothing_left();
 }
 
+/// Threads make their first far allocations one after the other, and others fork, while far memory is being started. Each
+/// block must be far. Children have far memory too, and no thread waits for ever.
+#[test]
+fn threads_allocate_and_fork_while_far_memory_starts() {
+    let place = Place::new();
+    let args = ["--ops", "2", "--size", "300K", "--apart", "100"];
+    for (seed, threads) in (1..=16).zip([["128", "1"], ["60", "60"]].into_iter().cycle()) {
+        let mut command = place.hanare(["run", "--local", "256M", "--"]);
+        command.arg(built().workload("heap")).args(args);
+        command.args(["--threads", threads[0], "--forkers", threads[1], "--seed", &seed.to_string()]);
+        let outcome = place.run(&mut command);
+        outcome.assert_well(&format!("seed {seed}"));
+        assert!(outcome.text().starts_with(&format!("ok heap: {} threads", threads[0])), "{outcome:?}");
+    }
+    place.assert_nothing_left();
+}
+
 /// The program of the DLM paper on memory management runs alone and under `hanare run`. Freeing its far tree must cause
 /// no fault.
 #[test]

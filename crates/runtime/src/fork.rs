@@ -120,6 +120,13 @@ pub fn before() {
     }
     let mask = SignalMask::block_all().keep();
     gate::close();
+    if !heap::can_be_forked() {
+        // The heap was opened while this thread waited at the gate. A thread that waits there now may hold a lock of
+        // the heap.
+        gate::open();
+        heap::lock_for_fork();
+        gate::close();
+    }
     let (plan, seat) = prepare();
     seat.iter().for_each(Seat::forks);
     // SAFETY: `getpid` has no preconditions.
@@ -196,9 +203,6 @@ fn prepare() -> (Plan, Option<Seat>) {
         return promised;
     }
     let Some(state) = process::state() else { return (Plan::Nothing, None) };
-    if !heap::can_be_forked() {
-        return (Plan::Detached(TOO_NEW.to_owned()), None);
-    }
     let engine = &state.engine;
     state.return_all();
     let bytes = state.far_bytes();

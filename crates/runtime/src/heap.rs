@@ -66,17 +66,15 @@ fn heap() -> Option<&'static Heap> {
     unsafe { HEAP.load(Acquire).as_ref() }
 }
 
-fn with_heap(call: impl FnOnce(&Heap)) {
-    if let Some(heap) = heap() {
-        call(heap);
-    }
-}
-
 /// Makes the heap of this process, over the far memory of `len` bytes at `base`. Must be called before the first
 /// [`alloc`].
 pub(crate) fn open(base: usize, len: usize) -> Result<(), HeapError> {
-    HEAP.store(Box::leak(Box::new(Heap { base, blocks: Blocks::new(len) })), Release);
-    arena::open()
+    let heap = Box::new(Heap { base, blocks: Blocks::new(len) });
+    arena::open()?;
+    // The heap becomes visible when each arena has its hooks. Another thread may allocate while the heap is opened, and
+    // an arena without hooks would give it near memory.
+    HEAP.store(Box::leak(heap), Release);
+    Ok(())
 }
 
 /// Acquires jemalloc's locks for a fork. The forking thread must call this before `fork::before`, which keeps other
@@ -87,7 +85,7 @@ pub(crate) fn lock_for_fork() {
 }
 
 /// Checks whether the child of the present fork may use the heap. Returns false if the heap was opened after the fork
-/// began. In this case the fork does not hold jemalloc's locks.
+/// began. In this case the fork must first call [`lock_for_fork`].
 pub(crate) fn can_be_forked() -> bool {
     heap().is_none() || arena::is_locked()
 }

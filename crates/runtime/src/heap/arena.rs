@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tikv_jemalloc_sys as je;
 
 use super::blocks::CHUNK;
-use super::{HeapError, classes, with_heap};
+use super::{HeapError, classes, heap};
 use crate::ranges;
 
 /// Maximum number of bytes by which an arena extends its address space at a time.
@@ -70,8 +70,9 @@ unsafe extern "C" fn take_chunk(
     // asks for a given address or for committed memory. This hook refuses these later requests.
     let grows = wanted.is_null() && !must_be_committed;
     let Some(whole) = len.checked_next_multiple_of(CHUNK).filter(|_| grows) else { return null_mut() };
+    let Some(heap) = heap() else { return null_mut() };
     let Some(addr) = keeping_errno(|| ranges::take_for_heap(whole, align.max(CHUNK))) else { return null_mut() };
-    with_heap(|heap| heap.blocks.add_chunks(addr - heap.base, whole));
+    heap.blocks.add_chunks(addr - heap.base, whole);
     // SAFETY: jemalloc passes a valid pointer `zero`.
     unsafe { zero.write(true) };
     addr as *mut c_void
@@ -101,7 +102,8 @@ unsafe extern "C" fn decommit(
     _: c_uint,
 ) -> bool {
     let addr = start as usize + offset;
-    with_heap(|heap| heap.blocks.clear(addr - heap.base, len));
+    let Some(heap) = heap() else { return true };
+    heap.blocks.clear(addr - heap.base, len);
     // SAFETY: jemalloc has no block in a range that it decommits.
     !keeping_errno(|| unsafe { ranges::heap_forgets(addr, len) })
 }
@@ -173,8 +175,6 @@ pub(super) fn is_locked() -> bool {
 /// Checks that the linked jemalloc has the options and size classes that this module expects. Creates all arenas and
 /// sets their hooks.
 pub(super) fn open() -> Result<(), HeapError> {
-    // SAFETY: the function only sets an atomic flag.
-    unsafe { hanare_heap_is_used() };
     let arenas: c_uint = read(c"opt.narenas")?;
     let oversize: usize = read(c"opt.oversize_threshold")?;
     let thp: *const libc::c_char = read(c"opt.metadata_thp")?;
@@ -190,6 +190,10 @@ pub(super) fn open() -> Result<(), HeapError> {
         write_of(c"arena.0.extent_hooks", arena, (&raw const HOOKS.0).cast_mut())?;
         write_of(c"arena.0.retain_grow_limit", arena, GROW_MAX)?;
     }
+    // From now on a fork acquires jemalloc's locks. If a fork did so earlier, it could hold them while it waits at the
+    // gate for the end of the start, and the start would wait for the locks.
+    // SAFETY: the function only sets an atomic flag.
+    unsafe { hanare_heap_is_used() };
     Ok(())
 }
 

@@ -126,7 +126,7 @@ __attribute__((visibility("hidden"))) int __wrap_pthread_atfork(handler *prepare
     return __register_atfork(before_fork, after_fork_in_parent, after_fork_in_child, &__dso_handle);
 }
 
-/* Notes that the program has a heap. The runtime calls this before its first call of jemalloc. */
+/* Notes that the program has a heap. The runtime calls this before the first allocation. */
 __attribute__((visibility("hidden"))) void hanare_heap_is_used(void) { is_used = 1; }
 
 /* Acquires jemalloc's locks for a fork. The runtime calls this before the fork keeps threads out of the engine.
