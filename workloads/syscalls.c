@@ -18,7 +18,7 @@
 static size_t size = 32 * MIB;
 
 static uint64_t *array(void) {
-    uint64_t *words = malloc(size);
+    uint64_t *words = calloc(1, size);
     CALL(words != NULL);
     return words;
 }

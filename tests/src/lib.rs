@@ -5,6 +5,7 @@
 //! and the figures of `--stats-json`. This crate must not know how the pager works.
 
 mod built;
+mod group;
 mod hostile;
 mod machine;
 mod place;
@@ -12,6 +13,7 @@ mod running;
 mod served;
 
 pub use built::{Built, built};
+pub use group::Group;
 pub use hostile::{Hostile, Lie};
 pub use machine::{
     installed, is_full, mode_works, patience, python_with, python_with_numpy, rounds, system_calls_work_on_far_pages,

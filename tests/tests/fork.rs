@@ -56,6 +56,33 @@ fn children_inherit_what_never_left() {
     }
 }
 
+/// Forks with little stack, on a far stack, and with mappings that end within a page of the pager.
+#[test]
+fn forks_need_no_more_stack_than_natively_and_copy_the_last_part_of_a_page() {
+    let place = Place::new();
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        for (which, page_size) in [
+            ("stacks", "auto"),
+            ("far", "auto"),
+            ("parted", "auto"),
+            ("parted", "16K"),
+            ("parted", "64K"),
+            ("parted", "2M"),
+        ] {
+            if which == "far" && (mode != "thread" || !system_calls_work_on_far_pages()) {
+                continue;
+            }
+            let local = if which == "far" { "4M" } else { "16M" };
+            let mut command = place.hanare(["run", "--local", local, "--mode", mode, "--page-size", page_size, "--"]);
+            let outcome = place.run(command.arg(built().workload("forked")).arg(which));
+            let what = format!("{which} in {mode} mode with pages of {page_size}");
+            outcome.assert_well(&what);
+            assert_eq!(outcome.text(), format!("ok forked: {which}\n"), "{what}");
+        }
+    }
+    place.assert_nothing_left();
+}
+
 /// A new thread reads some data of the C library before its first function runs. So this data must be in memory when
 /// Hanare's own threads start in a child.
 #[test]

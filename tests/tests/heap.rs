@@ -43,7 +43,7 @@ fn threads_allocate_and_fork_while_far_memory_starts() {
     let place = Place::new();
     let args = ["--ops", "2", "--size", "300K", "--apart", "100"];
     for (seed, threads) in (1..=16).zip([["128", "1"], ["60", "60"]].into_iter().cycle()) {
-        let mut command = place.hanare(["run", "--local", "256M", "--"]);
+        let mut command = place.hanare(["run", "--local", "4G", "--"]);
         command.arg(built().workload("heap")).args(args);
         command.args(["--threads", threads[0], "--forkers", threads[1], "--seed", &seed.to_string()]);
         let outcome = place.run(&mut command);

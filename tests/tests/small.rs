@@ -1,7 +1,7 @@
 //! Tests programs of small blocks only. Without `--far all`, these blocks are near while they are few, and far once the
 //! C library's heap has reached the limit of `--near`. So `--local` and `--near` bound the memory of such a program.
 
-use hanare_tests::{Outcome, Place, built, figures, python_with, system_calls_work_on_far_pages};
+use hanare_tests::{Group, Outcome, Place, Served, built, figures, python_with, system_calls_work_on_far_pages};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -29,6 +29,26 @@ fn a_map_stays_within_local_and_near_memory() {
     seen.assert_within_budget("map");
     let peak = peak_kib(&outcome) * KIB;
     assert!(peak < 24 * MIB + 8 * MIB + REST, "{} MiB at the peak", peak / MIB);
+    place.assert_nothing_left();
+}
+
+/// The whole of a program of small blocks stays within a cgroup that has room for local and near memory. Without
+/// Hanare the kernel would kill it there.
+#[test]
+fn a_map_lives_in_a_memory_cgroup_that_is_smaller_than_itself() {
+    let limit = 12 * MIB + 4 * MIB + REST;
+    let Some(group) = Group::with_limit(limit).filter(|_| system_calls_work_on_far_pages()) else { return };
+    let place = Place::new();
+    let alone = place.run(place.command(built().workload("map")).arg("300000"));
+    assert!(peak_kib(&alone) * KIB > limit + limit / 4, "{alone:?}");
+    // A server of the run's own would count in the group.
+    let server = Served::unix(&place, "256M", "server");
+    let mut command = place.hanare(["run", "--local", "12M", "--near", "4M", "--server", &server.address, "--"]);
+    group.holds(command.arg(built().workload("map")).arg("300000"));
+    let outcome = place.run(&mut command);
+    outcome.assert_well("map");
+    assert!(outcome.text().starts_with("ok map"), "{outcome:?}");
+    drop(server);
     place.assert_nothing_left();
 }
 

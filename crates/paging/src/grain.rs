@@ -8,7 +8,9 @@
 //! The faults on a block of base pages show how many of its units are accessed. They count only while the block would
 //! stay in memory as a huge page: until more other blocks were accessed than local memory could hold as huge pages.
 //! Otherwise a program that takes one unit of each block in turn would get a huge page for each. The pager cannot see
-//! accesses within a huge page. So it sometimes fetches a block as base pages, as a probe.
+//! accesses within a huge page. So it sometimes fetches a block as base pages, as a probe. While probes find what was
+//! expected, they become rarer, up to one each time the budget has been filled with huge pages. A new phase of the
+//! program that accesses few units of each block is noticed by then.
 //!
 //! Results are kept for each *district*, a range of neighbouring blocks, because different arrays are used differently.
 //! A district without a result uses the result of the whole space.
@@ -29,8 +31,6 @@ const SPARSE_SCORE: i8 = -1;
 const SPARSE_PROBE_SCORE: i8 = -8;
 /// Minimum number of huge fetches between two probes. A probe with an unexpected result resets the gap to this number.
 const PROBE_GAP_MIN: u32 = 4;
-/// Maximum number of huge fetches between two probes. Each probe with the expected result lengthens the gap.
-const PROBE_GAP_MAX: u32 = 512;
 
 /// The page-size policy. Memory use: one byte for each district, and 32 observed blocks.
 #[derive(Debug)]
@@ -43,7 +43,8 @@ pub(crate) struct Grain {
     faults: u64,
     /// Number of faults on huge pages.
     wide_faults: u64,
-    /// Number of other blocks after whose accesses an observation ends.
+    /// Number of other blocks after whose accesses an observation ends. Also the maximum number of huge fetches between
+    /// two probes.
     patience: u32,
     probe_gap: u32,
     probe_in: u32,
@@ -132,7 +133,7 @@ impl Grain {
             let probe = watch.state == Observation::Probing;
             watch.state = Observation::Dense;
             if probe {
-                self.probe_gap = (self.probe_gap * 2).min(PROBE_GAP_MAX);
+                self.probe_gap = (self.probe_gap * 2).min(self.patience).max(PROBE_GAP_MIN);
             }
             self.vote(block, DENSE_SCORE);
         }
@@ -232,6 +233,30 @@ mod tests {
         };
         assert_eq!(wide_fetches(16), 0);
         assert!(wide_fetches(128) >= 31, "{}", wide_fetches(128));
+    }
+
+    /// A long dense phase must not hide that the next phase accesses one unit of each block in turn.
+    #[test]
+    fn a_sparse_phase_after_a_dense_one_is_noticed_within_three_rounds_of_the_budget() {
+        let mut grain = Grain::new(64, 512);
+        grain.set_capacity(64);
+        for block in (0..64).cycle().take(64 * 61) {
+            match grain.decide(block) {
+                true => grain.wide_fault(),
+                false => (0..64).for_each(|_| grain.small_fault(block, 8)),
+            }
+        }
+        let mut fetches = 0;
+        for block in (0..64).cycle().take(64 * 64) {
+            match grain.decide(block) {
+                true => {
+                    grain.wide_fault();
+                    fetches += 1;
+                }
+                false => grain.small_fault(block, 1),
+            }
+        }
+        assert!(fetches < 3 * 64, "{fetches} huge pages were fetched for one unit each");
     }
 
     #[test]

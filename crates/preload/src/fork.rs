@@ -9,6 +9,8 @@ use std::mem::transmute;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
+use hanare_sys::stack;
+
 type Handler = Option<unsafe extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 
@@ -66,7 +68,8 @@ unsafe extern "C" fn in_child() {
     crate::trapped::watch_this_thread();
 }
 
-/// fork(2). Fails with `EAGAIN` if the child could not get the descriptors that it needs for paging.
+/// fork(2). Fails with `EAGAIN` if the child could not get the descriptors that it needs for paging. A thread whose stack
+/// is far forks on a near stack, and returns to its own when the child can page.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fork() -> libc::pid_t {
     type Call = unsafe extern "C" fn() -> libc::pid_t;
@@ -76,7 +79,15 @@ unsafe extern "C" fn fork() -> libc::pid_t {
         return -1;
     };
     // SAFETY: `call` is the C library's `fork`, which has the type `Call`.
-    unsafe { transmute::<*mut c_void, Call>(call)() }
+    let fork = || unsafe { transmute::<*mut c_void, Call>(call)() };
+    if !hanare::far::stack_is_far() {
+        return fork();
+    }
+    let mut child = -1;
+    if stack::run_on_fresh(|| child = fork()).is_err() {
+        crate::answer::set_errno(libc::ENOMEM);
+    }
+    child
 }
 
 #[unsafe(no_mangle)]

@@ -4,7 +4,9 @@
 pub use crate::adopt::{ADOPTED_MAX, adopt};
 pub use crate::calls::{call_traps, trap_calls_by};
 pub use crate::expel::{expel, make_hole};
-pub use crate::fork::{before as before_fork, can_fork, in_child as forked_child, in_parent as after_fork};
+pub use crate::fork::{
+    before as before_fork, can_fork, in_child as forked_child, in_parent as after_fork, stack_is_far,
+};
 pub use crate::keeper::shutdown;
 pub use crate::places::{contains, is_hole, is_started, run};
 pub use crate::process::{active, ensure_started, is_borrowed, is_dormant, is_due, snapshot, threshold, trap_signal};

@@ -22,6 +22,7 @@ use hanare_sys::map;
 use hanare_sys::mark;
 use hanare_sys::pagemap::Pagemap;
 use hanare_sys::signal::{self, FaultInfo, SignalMask, Unblocked, Verdict};
+use hanare_sys::stack;
 use hanare_wire::LinkError;
 
 use crate::counters::add;
@@ -103,7 +104,11 @@ const CHILD_DESCRIPTORS: usize = 4;
 /// Returns whether a forked child could open all descriptors that paging needs. If not, the caller makes the fork fail,
 /// because the child would lose its parent's far memory.
 pub fn can_fork() -> bool {
-    process::state().is_none() || room().is_some()
+    let mut can = true;
+    if process::state().is_some() {
+        on_roomy_stack(|| can = room().is_some());
+    }
+    can
 }
 
 /// Raises the limit on open descriptors if a child would exceed it. Dropping the returned value restores the limit.
@@ -118,21 +123,45 @@ pub fn before() {
     if !process::has_begun() && DORMANT.load(Acquire).is_null() {
         return;
     }
-    let mask = SignalMask::block_all().keep();
-    gate::close();
-    if !heap::can_be_forked() {
-        // The heap was opened while this thread waited at the gate. A thread that waits there now may hold a lock of
-        // the heap.
-        gate::open();
-        heap::lock_for_fork();
-        gate::close();
+    if stack_is_far() {
+        fatal::abort(format_args!(
+            "a function of the C library forks on a stack in far memory, which its child could not read; call fork itself"
+        ));
     }
-    let (plan, seat) = prepare();
-    seat.iter().for_each(Seat::forks);
-    // SAFETY: `getpid` has no preconditions.
-    PARENT.store(unsafe { libc::getpid() }, Relaxed);
-    *PENDING.lock() = Some(Pending { plan, seat, mask });
-    IS_PENDING.set(true);
+    let mask = SignalMask::block_all().keep();
+    on_roomy_stack(|| {
+        gate::close();
+        if !heap::can_be_forked() {
+            // The heap was opened while this thread waited at the gate. A thread that waits there now may hold a lock
+            // of the heap.
+            gate::open();
+            heap::lock_for_fork();
+            gate::close();
+        }
+        let (plan, seat) = prepare();
+        seat.iter().for_each(Seat::forks);
+        // SAFETY: `getpid` has no preconditions.
+        PARENT.store(unsafe { libc::getpid() }, Relaxed);
+        *PENDING.lock() = Some(Pending { plan, seat, mask });
+        IS_PENDING.set(true);
+    });
+}
+
+/// Returns whether the calling thread runs on a stack in far memory. While a thread forks, its stack must stay present,
+/// because the child's first accesses do not trap. So such a thread must fork on another stack.
+pub fn stack_is_far() -> bool {
+    let here = 0_u8;
+    places::contains(&raw const here as usize)
+}
+
+/// Runs `work` on a stack that is made for it. The program's stack may have room for a fork of its own only. If there is
+/// no memory for another stack, `work` runs on the program's.
+fn on_roomy_stack(work: impl FnOnce()) {
+    let mut work = Some(work);
+    let ran = stack::run_on_fresh(|| work.take().into_iter().for_each(|work| work()));
+    if ran.is_err() {
+        work.take().into_iter().for_each(|work| work());
+    }
 }
 
 /// Ends a fork in the parent. Call it after the fork, even if the fork failed.
@@ -141,12 +170,14 @@ pub fn in_parent() {
         return;
     }
     let Some(Pending { plan, mask, .. }) = PENDING.lock().take() else { return };
-    if let Some(state) = process::state() {
-        state.engine.view().end_fork();
-    }
-    // Closes the parent's copies of the child's links. Otherwise the child's session would not end with the child.
-    drop(plan);
-    gate::open();
+    on_roomy_stack(|| {
+        if let Some(state) = process::state() {
+            state.engine.view().end_fork();
+        }
+        // Closes the parent's copies of the child's links. Otherwise the child's session would not end with the child.
+        drop(plan);
+        gate::open();
+    });
     SignalMask::restore(mask);
 }
 
@@ -159,14 +190,16 @@ pub fn in_child() {
         // use far memory.
         gate::reset_if_closed();
         if process::state().is_some() {
-            detach(TOO_NEW);
+            on_roomy_stack(|| detach(TOO_NEW));
         }
         return;
     }
     let Some(Pending { plan, seat, mask }) = PENDING.lock().take() else { return };
-    tracing::forked();
-    threads::forked(|| go_on(plan, seat));
-    gate::reset();
+    on_roomy_stack(|| {
+        tracing::forked();
+        threads::forked(|| go_on(plan, seat));
+        gate::reset();
+    });
     SignalMask::restore(mask);
 }
 

@@ -128,7 +128,7 @@ impl<V: View, S: Store> Engine<V, S> {
     }
 
     fn units_of(&self, span: Span) -> (u32, u32) {
-        ((span.offset / self.unit_bytes) as u32, ((span.offset + span.len) / self.unit_bytes) as u32)
+        units_of(span, self.unit_bytes)
     }
 
     fn settle_span(&self, span: Span, leave: bool) -> bool {
@@ -191,6 +191,12 @@ impl<V: View, S: Store> Engine<V, S> {
     }
 }
 
+/// Returns the first unit of a span, and the unit after its last one. An allocation that was shortened may end within
+/// its last unit.
+fn units_of(span: Span, unit_bytes: usize) -> (u32, u32) {
+    ((span.offset / unit_bytes) as u32, (span.offset + span.len).div_ceil(unit_bytes) as u32)
+}
+
 #[cfg(test)]
 impl Kept {
     /// Checks whether at least 8 work spaces are left. A test run that ends by a panic does not return its work space.
@@ -210,8 +216,7 @@ impl Kept {
     /// userfaultfd's write protection, so the child could write to them unseen.
     pub(crate) fn protect_clean(&self, view: &impl View, taken: &[Span]) {
         for span in taken {
-            let end = ((span.offset + span.len) / self.unit_bytes) as u32;
-            let mut next = (span.offset / self.unit_bytes) as u32;
+            let (mut next, end) = units_of(*span, self.unit_bytes);
             let mut run: Option<Span> = None;
             while let Some((page, units, written)) = self.pager.next_in_view(next, end) {
                 next = page.0 + units;
