@@ -1,14 +1,18 @@
-/* identity [--size SIZE] [--seconds S] [--stack]
+/* identity [--size SIZE] [--seconds S] [--stack | --keep-rights]
  *
  * Threads use an array while other threads constantly change user and groups. For such a change, the C library
  * interrupts every thread of the process. Threads are also started, and cancelled while they use the array. With
  * --stack, the changes are made by a thread whose stack was allocated by malloc. Every word is checked. The changes
- * need root. They set the ids that the process has already, or change only the supplementary groups. */
+ * need root. They set the ids that the process has already, or change only the supplementary groups.
+ *
+ * With --keep-rights, the only thread gives up root, but keeps the capability to change groups, and uses it. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <grp.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -84,10 +88,30 @@ static void *change(void *has_groups) {
     return NULL;
 }
 
+static void keep_rights(size_t size) {
+    uint32_t head[2] = {0x20080522, 0}, sets[6];
+    uid_t nobody = 65534;
+    words = malloc(size);
+    CALL(words != NULL);
+    total = size / sizeof *words;
+    fill_words(words, total, 1, 0);
+    CALL(prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) == 0);
+    CALL(setresuid(nobody, nobody, nobody) == 0);
+    CALL(syscall(SYS_capget, head, sets) == 0);
+    sets[0] = sets[1];
+    sets[3] = sets[4];
+    CALL(syscall(SYS_capset, head, sets) == 0);
+    CALL(setgroups(0, NULL) == 0);
+    CALL(setegid(nobody) == 0 && getegid() == nobody);
+    CALL(setresgid(nobody, nobody, nobody) == 0 && getgid() == nobody);
+    check_words(words, total, 1, 0, "without root");
+    printf("ok identity: user %u, group %u\n", getuid(), getgid());
+}
+
 int main(int argc, char **argv) {
     size_t size = 32 * MIB, stack_size = 4 * MIB;
     unsigned seconds = 2;
-    int own_stack = 0;
+    int own_stack = 0, keeps_rights = 0;
     for (int i = 1; i < argc; i++) {
         const char *value;
         if ((value = option(argv, &i, "--size")))
@@ -96,10 +120,16 @@ int main(int argc, char **argv) {
             seconds = (unsigned)atoi(value);
         else if (strcmp(argv[i], "--stack") == 0)
             own_stack = 1;
+        else if (strcmp(argv[i], "--keep-rights") == 0)
+            keeps_rights = 1;
         else {
-            fprintf(stderr, "usage: identity [--size SIZE] [--seconds S] [--stack]\n");
+            fprintf(stderr, "usage: identity [--size SIZE] [--seconds S] [--stack | --keep-rights]\n");
             return 2;
         }
+    }
+    if (keeps_rights) {
+        keep_rights(size);
+        return 0;
     }
     total = size / sizeof *words;
     words = malloc(size);

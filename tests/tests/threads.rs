@@ -64,3 +64,12 @@ fn threads_on_far_stacks_are_joined() {
 fn robust_mutexes_outlive_their_owners() {
     same_everywhere("robust", &[], 12 << 20);
 }
+
+/// A program of one thread gives up root and keeps the right to change its groups. Capabilities belong to a thread, so
+/// Hanare's threads do not have this right, and the C library would end the process.
+#[test]
+fn a_program_that_keeps_capabilities_changes_its_groups() {
+    if rustix::process::geteuid().is_root() {
+        same_everywhere("identity", &["--keep-rights"], 12 << 20);
+    }
+}

@@ -27,6 +27,8 @@ static MOST: AtomicUsize = AtomicUsize::new(0);
 
 /// Number of Hanare's threads, without those that have called [`ends`].
 static OWN_THREADS: AtomicUsize = AtomicUsize::new(0);
+/// Id of the thread of Hanare that began last. 0 if there was none.
+static LAST_BEGUN: AtomicI32 = AtomicI32::new(0);
 /// Id of the thread whose fault the handler thread resolved last.
 static LAST_TOUCHED: AtomicI32 = AtomicI32::new(0);
 /// Id of the process that runs the engine, which is also the id of that process's first thread.
@@ -57,6 +59,12 @@ pub(crate) fn are_elsewhere() -> bool {
 /// Returns whether the calling thread is one of Hanare's own. Such a thread allocates only near memory.
 pub fn is_own_thread() -> bool {
     OWN.get()
+}
+
+/// Returns the id of one of Hanare's threads. Returns `None` if there is none. The thread may have ended.
+pub fn an_own_thread() -> Option<i32> {
+    let thread = LAST_BEGUN.load(Relaxed);
+    (thread != 0 && OWN_THREADS.load(Relaxed) > 0).then_some(thread)
 }
 
 /// Records that a fault of thread `tid` is about to be resolved.
@@ -209,6 +217,7 @@ fn spawn(first: extern "C" fn(*mut c_void) -> *mut c_void, birth: *mut c_void) -
 
 extern "C" fn live<F: FnOnce()>(birth: *mut c_void) -> *mut c_void {
     OWN.set(true);
+    LAST_BEGUN.store(thread::gettid(), Relaxed);
     let running = Running::new();
     // SAFETY: `birth` is the leaked box that `own_thread` made for this thread alone.
     let Birth { name, is_known, life } = *unsafe { Box::from_raw(birth.cast::<Birth<F>>()) };

@@ -4,7 +4,7 @@
 //! runs the call on a near stack (in ordinary memory), and passes a near copy of a list of groups. Both happen in every
 //! mode.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_long, c_void};
 use std::mem::transmute;
 
 use hanare::far;
@@ -13,7 +13,7 @@ use libc::{gid_t, size_t, uid_t};
 
 use super::near::{Buffer, text};
 use super::real;
-use crate::answer::set_errno;
+use crate::answer::{kernel, set_errno};
 use crate::range::Range;
 
 /// Maximum number of groups in a list. This is the kernel's limit.
@@ -39,28 +39,68 @@ fn on_near_stack(call: impl FnOnce() -> c_int) -> c_int {
     }
 }
 
+/// The capabilities that the calls of this module need: CAP_SETGID and CAP_SETUID.
+const RIGHTS: u32 = 1 << 6 | 1 << 7;
+
+/// Returns the effective capabilities in [`RIGHTS`] of a thread. 0 stands for the calling thread.
+fn rights_of(thread: i32) -> Option<u32> {
+    const VERSION: u32 = 0x2008_0522;
+    let (head, mut sets) = ([VERSION, thread as u32], [[0_u32; 3]; 2]);
+    let args = [head.as_ptr() as usize, sets.as_mut_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: `head` has the version and the thread, and `sets` has room for the two sets of this version.
+    unsafe { kernel(libc::SYS_capget, args) }.ok()?;
+    Some(sets[0][0] & RIGHTS)
+}
+
+/// Whether this thread has a right that Hanare's threads lack. A program may keep capabilities when it gives up root, but
+/// it can do so for the calling thread only. The C library ends the process if a call succeeds in some threads only.
+fn only_this_thread_may() -> bool {
+    let theirs = far::an_own_thread().and_then(rights_of);
+    theirs.is_some_and(|theirs| rights_of(0).is_some_and(|mine| mine & !theirs != 0)) && far::is_alone()
+}
+
+/// Makes the system call in this thread only.
+///
+/// # Safety
+/// The arguments are valid for the call.
+unsafe fn alone(number: c_long, args: [usize; 6]) -> c_int {
+    // SAFETY: the caller promises valid arguments.
+    unsafe { kernel(number, args) }.map_or_else(refused, |_| 0)
+}
+
+/// An id that stays as it is.
+const SAME: u32 = u32::MAX;
+
 macro_rules! changes {
-    ($($name:ident($($argument:ident: $type:ty),*))*) => { $(
+    ($($name:ident($($argument:ident: $type:ty),*) = $number:ident($($word:expr),*))*) => { $(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             let Some(call) = real::$name.get() else { return refused(libc::ENOSYS) };
             // SAFETY: `call` is the C library's `$name`, which has the type below.
             let call = unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(call) };
-            // SAFETY: the arguments are plain numbers.
-            on_near_stack(|| unsafe { call($($argument),*) })
+            on_near_stack(|| {
+                if only_this_thread_may() {
+                    let mut args = [0; 6];
+                    args.iter_mut().zip([$($word),*]).for_each(|(arg, word)| *arg = word as usize);
+                    // SAFETY: the arguments are plain numbers.
+                    return unsafe { alone(libc::$number, args) };
+                }
+                // SAFETY: the arguments are plain numbers.
+                unsafe { call($($argument),*) }
+            })
         }
     )* };
 }
 
 changes! {
-    setuid(user: uid_t)
-    setgid(group: gid_t)
-    seteuid(user: uid_t)
-    setegid(group: gid_t)
-    setreuid(real: uid_t, effective: uid_t)
-    setregid(real: gid_t, effective: gid_t)
-    setresuid(real: uid_t, effective: uid_t, saved: uid_t)
-    setresgid(real: gid_t, effective: gid_t, saved: gid_t)
+    setuid(user: uid_t) = SYS_setuid(user)
+    setgid(group: gid_t) = SYS_setgid(group)
+    seteuid(user: uid_t) = SYS_setresuid(SAME, user, SAME)
+    setegid(group: gid_t) = SYS_setresgid(SAME, group, SAME)
+    setreuid(real: uid_t, effective: uid_t) = SYS_setreuid(real, effective)
+    setregid(real: gid_t, effective: gid_t) = SYS_setregid(real, effective)
+    setresuid(real: uid_t, effective: uid_t, saved: uid_t) = SYS_setresuid(real, effective, saved)
+    setresgid(real: gid_t, effective: gid_t, saved: gid_t) = SYS_setresgid(real, effective, saved)
 }
 
 /// # Safety
@@ -70,7 +110,12 @@ unsafe fn set_groups(count: size_t, list: *const gid_t) -> c_int {
     let Some(call) = real::setgroups.get() else { return refused(libc::ENOSYS) };
     // SAFETY: `call` is the C library's `setgroups`, which has the type `Call`. The caller promises that the list is
     // valid.
-    on_near_stack(|| unsafe { transmute::<*mut c_void, Call>(call)(count, list) })
+    on_near_stack(|| unsafe {
+        if only_this_thread_may() {
+            return alone(libc::SYS_setgroups, [count, list as usize, 0, 0, 0, 0]);
+        }
+        transmute::<*mut c_void, Call>(call)(count, list)
+    })
 }
 
 #[unsafe(no_mangle)]
