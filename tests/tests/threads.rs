@@ -2,7 +2,7 @@
 //! run on stacks that the program provides, or own mutexes for which others wait. Each program must print the same as
 //! without Hanare, in every mode.
 
-use hanare_tests::{Place, built, figures, mode_works, system_calls_work_on_far_pages};
+use hanare_tests::{Place, built, figures, installed, mode_works, system_calls_work_on_far_pages};
 
 const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
 
@@ -72,4 +72,28 @@ fn a_program_that_keeps_capabilities_changes_its_groups() {
     if rustix::process::geteuid().is_root() {
         same_everywhere("identity", &["--keep-rights"], 12 << 20);
     }
+}
+
+/// A program that is executed by another user than the run's may not reach the private server. It must run as long as it
+/// uses no far memory.
+#[test]
+fn programs_executed_without_root_run_until_they_need_far_memory() {
+    if !rustix::process::geteuid().is_root() || !installed("setpriv", "util-linux") || !installed("perl", "perl") {
+        return;
+    }
+    let place = Place::new();
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        let run = |program: &[&str]| {
+            let mut command = place.hanare(["run", "--local", "8M", "--mode", mode, "--"]);
+            place.run(command.args(["setpriv", "--reuid", "65534", "--clear-groups", "--"]).args(program))
+        };
+        let small = run(&["id", "-u"]);
+        assert_eq!(
+            (small.code, small.text(), small.stderr.as_str()),
+            (Some(0), "65534\n".into(), ""),
+            "{mode}: {small:?}"
+        );
+        run(&["perl", "-e", "$x = 'a' x 9000000; print length $x"]).assert_ended_by_us(125, "hanare");
+    }
+    place.assert_nothing_left();
 }

@@ -186,14 +186,19 @@ pub(crate) fn set_state(
 
 /// Defers the start to the first far allocation. A program that never allocates far memory then need not wait for a
 /// start. Only thread mode allows a deferred start. In other modes far memory starts now. Otherwise the program could
-/// first install its own handler for the fault signal.
+/// first install its own handler for the fault signal. If this process has no right to reach the private server, the start
+/// is deferred in each mode, and ends the process if it fails again.
 ///
 /// # Errors
 /// The reason why far memory cannot be started ([`StartError`]).
 pub fn start_later(environment: Environment) -> Result<(), StartError> {
     let Brief { mode, far: threshold, near, disabled } = Settings::brief(&environment)?;
     if mode != Mode::Thread {
-        return start_now(&environment);
+        match start_now(&environment) {
+            // The program was executed after its process gave up root. It may never use far memory.
+            Err(error) if error.is_denied() => {}
+            ended => return ended,
+        }
     }
     // This system call filter must be in force before the program opens a file. Direct I/O on a file that is already
     // open cannot be refused.
@@ -217,7 +222,8 @@ fn start_left() {
         && state().is_none()
         && let Err(error) = start_now(environment)
     {
-        fatal::die(EXIT_BEFORE, format_args!("{error}"));
+        let advice = "; it was executed as another user than the run, so name a server with --server";
+        fatal::die(EXIT_BEFORE, format_args!("{error}{}", if error.is_denied() { advice } else { "" }));
     }
 }
 

@@ -9,6 +9,7 @@ use hanare_sys::map::MapError;
 use hanare_sys::pagemap::PagemapError;
 use hanare_sys::signal::SignalError;
 use hanare_sys::uffd::UffdError;
+use hanare_wire::LinkError;
 
 use crate::choose::ChooseError;
 use crate::heap::HeapError;
@@ -70,4 +71,16 @@ pub enum StartError {
     Members,
     #[error("far memory was started already in this process; start it once")]
     Again,
+}
+
+impl StartError {
+    /// Whether this user has no right to reach the private memory server.
+    pub(super) fn is_denied(&self) -> bool {
+        match self {
+            Self::Store(OpenError::Slots(SlotsError::Link(LinkError::Unreachable { source, .. }))) => {
+                source.kind() == std::io::ErrorKind::PermissionDenied
+            }
+            _ => false,
+        }
+    }
 }
