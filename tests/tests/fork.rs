@@ -83,6 +83,26 @@ fn forks_need_no_more_stack_than_natively_and_copy_the_last_part_of_a_page() {
     place.assert_nothing_left();
 }
 
+/// Blocks and mappings change at random, in parents and in children. Every word is checked.
+#[test]
+fn blocks_and_mappings_that_change_at_random_keep_their_words() {
+    let place = Place::new();
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        for (page_size, seed) in ["auto", "4K", "64K", "2M"].into_iter().zip(1..) {
+            for round in 0..rounds() {
+                let mut command =
+                    place.hanare(["run", "--local", "8M", "--mode", mode, "--page-size", page_size, "--"]);
+                command.arg(built().workload("blend")).args(["--seed", &(seed + 10 * round).to_string()]);
+                let outcome = place.run(&mut command);
+                let what = format!("round {round} in {mode} mode with pages of {page_size}");
+                outcome.assert_well(&what);
+                assert!(outcome.text().starts_with("ok blend: "), "{what}: {outcome:?}");
+            }
+        }
+    }
+    place.assert_nothing_left();
+}
+
 /// A new thread reads some data of the C library before its first function runs. So this data must be in memory when
 /// Hanare's own threads start in a child.
 #[test]
