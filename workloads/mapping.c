@@ -108,6 +108,7 @@ static void protecting(void) {
 
 static void moving(void) {
     uint64_t *words = map();
+    REQUIRE(mremap(words, size, size, 0) == words, "mremap to the same size moves");
     words = mremap(words, size, size / 2, 0);
     CALL((void *)words != MAP_FAILED);
     check_words(words, size / 16, 1, 0, "mremap, shrunk");

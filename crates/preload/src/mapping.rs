@@ -285,7 +285,10 @@ unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c
     if keep_old && (!may_move || new_len != old.len()) {
         return Err(libc::EINVAL);
     }
-    if !keep_old && new_len <= old.len() {
+    if !keep_old && new_len == old.len() {
+        return Ok(old.start);
+    }
+    if !keep_old && new_len < old.len() {
         // SAFETY: the program gives up the part beyond the new length, as mremap(2) says.
         keeping_errno(|| unsafe { far::release(old.start + new_len, old.len() - new_len) });
         return Ok(old.start);

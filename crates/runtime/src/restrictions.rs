@@ -111,7 +111,8 @@ fn get(bits: &[u64], page: usize) -> bool {
 
 /// Returns the index of each word that holds bits of a range, with a mask of these bits.
 fn words(range: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
-    (range.start / 64..range.end.div_ceil(64)).map(move |word| {
+    let end = if range.is_empty() { 0 } else { range.end.div_ceil(64) };
+    (range.start / 64..end).map(move |word| {
         let (from, to) = (range.start.max(word * 64) - word * 64, range.end.min(word * 64 + 64) - word * 64);
         (word, (u64::MAX >> (64 - (to - from))) << from)
     })
@@ -133,6 +134,15 @@ mod tests {
 
     fn span(first: usize, count: usize) -> Span {
         Span { offset: first * OS_PAGE, len: count * OS_PAGE }
+    }
+
+    #[test]
+    fn an_empty_range_has_no_page() {
+        let restrictions = Restrictions::new(256 * OS_PAGE);
+        restrictions.set(span(3, 1), libc::PROT_NONE);
+        restrictions.set(span(5, 0), libc::PROT_NONE);
+        assert!(!restrictions.touch(span(3, 0)) && !restrictions.touch(span(5, 100)));
+        assert_eq!(restrictions.closed_bytes(), OS_PAGE);
     }
 
     #[test]
