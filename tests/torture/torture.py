@@ -244,6 +244,9 @@ SHARED = {
     "litmus": ranks(lambda r: str(r.choice([20, 60]))),
 }
 
+# Their children may end with lines of their own.
+FORKING = {"forks", "forked", "blend"}
+
 WORKLOADS = {name: kernel for name in ("stencil", "fft", "cg", "mg", "is", "sp", "rbtree", "clustering")} | {
     "touch": touch,
     "threads": threads,
@@ -486,7 +489,7 @@ def make_cgroup(case):
 
 def judge(case, disturbance, outcome):
     """Returns what is wrong with the end of a run, or None."""
-    several = case.shared or case.name == "forks" or case.disturbance == "few files"
+    several = case.shared or case.name in FORKING or case.disturbance == "few files"
     if outcome.timed_out and several and case.refuse is not None and outcome.hanare_lines():
         return None  # one process ended with a line, and another waits for its message
     if outcome.timed_out:
@@ -529,7 +532,7 @@ def allowed(case, disturbance, outcome):
         codes |= {1} if any(refusal in text for refusal in REFUSALS) else set()
     if case.disable:
         codes |= {NO_START} if "mode" in text or "userfaultfd" in text else set()
-    if codes & {LOST, FULL, KERNEL, NO_START} and case.name == "forks" and outcome.hanare_lines():
+    if codes & {LOST, FULL, KERNEL, NO_START} and case.name in FORKING and outcome.hanare_lines():
         codes |= {1}  # the parent's code after such an end of a child
     if what == "scarce servers" and "bad_alloc" in text:
         codes |= {128 + signal.SIGABRT}
