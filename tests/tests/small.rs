@@ -27,6 +27,8 @@ fn a_map_stays_within_local_and_near_memory() {
     let seen = figures(&place.path("json"));
     seen.assert_paged(24 * MIB, "map");
     seen.assert_within_budget("map");
+    let private = seen.number("private_bytes_peak");
+    assert!((4 * MIB..8 * MIB + REST).contains(&private), "{} MiB that are not far", private / MIB);
     let peak = peak_kib(&outcome) * KIB;
     assert!(peak < 24 * MIB + 8 * MIB + REST, "{} MiB at the peak", peak / MIB);
     place.assert_nothing_left();

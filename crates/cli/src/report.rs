@@ -64,6 +64,9 @@ pub(crate) struct Figures {
     local_bytes_budget: u64,
     far_bytes: u64,
     far_bytes_peak: u64,
+    /// Peak of the private memory that is not far: the program's near memory and Hanare's own. Read every tenth of a
+    /// second.
+    private_bytes_peak: u64,
     /// Bytes of Hanare's own data at the end, in local memory: the pager's and the heap's.
     near_bytes: u64,
     /// Bytes of Hanare's own data for each 4 KiB of the peak of far memory. `None` if `near_bytes` is 0.
@@ -131,6 +134,7 @@ impl Figures {
             local_bytes_budget: seen.budget_bytes,
             far_bytes: seen.far_bytes,
             far_bytes_peak: seen.far_bytes_peak,
+            private_bytes_peak: seen.private_bytes_peak,
             near_bytes: seen.near_bytes,
             near_bytes_per_far_page: (seen.near_bytes > 0)
                 .then(|| seen.near_bytes as f64 * 4096.0 / seen.far_bytes_peak.max(1) as f64),
@@ -227,6 +231,7 @@ impl Figures {
             Some(bytes) => writeln!(out, "; {bytes:.1} bytes of near memory for each 4 KiB")?,
             None => writeln!(out)?,
         }
+        writeln!(out, "  near         peak {} of private memory that is not far", size(self.private_bytes_peak))?;
         let page = match self.page_size_bytes {
             Some(bytes) => format!("pages of {}", size(bytes)),
             None => format!(

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use crate::polling::FaultRate;
 
 /// First word of the counters. It identifies their layout. Its last byte is the version of the layout.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x05");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x06");
 /// Number of buckets of the fault latency histogram.
 pub const BUCKETS: usize = 128;
 /// Size, in bytes, of the text that lists automatic choices with their reasons.
@@ -152,6 +152,11 @@ counters! {
     far_bytes,
     /// Maximum of `far_bytes` during the run.
     far_bytes_peak,
+    /// Resident private bytes of all processes with an engine that are not far: the program's near memory and Hanare's
+    /// own data. Read every tenth of a second.
+    private_bytes,
+    /// Maximum of `private_bytes` during the run.
+    private_bytes_peak,
     /// Base pages in use now, if the page size is chosen automatically.
     pages_small,
     /// Huge pages in use now, if the page size is chosen automatically.
@@ -265,7 +270,7 @@ mod tests {
         assert_eq!(words * 8, size_of::<Counters>());
         assert_eq!(
             words,
-            1 + 41 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN + size_of::<FaultRate>()) / 8,
+            1 + 43 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN + size_of::<FaultRate>()) / 8,
             "a change of the layout needs a new version in MAGIC"
         );
     }

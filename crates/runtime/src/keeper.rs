@@ -48,6 +48,7 @@ pub(crate) fn keep(engine: &'static Engine) {
                 lost_trap(errno);
             }
             engine.publish();
+            count_private();
             published_ns = now_ns();
         }
     }
@@ -90,12 +91,22 @@ fn keep_up() {
     }
 }
 
+/// Counts the private memory of this process that is not far.
+fn count_private() {
+    if let (Some(state), Some(all)) = (state(), threads::private_bytes()) {
+        // Where the view consists of private memory, its resident pages are among the counted ones.
+        let far = if state.engine.view().is_inherited() { state.engine.local_bytes() } else { 0 };
+        state.seat.set_private(all.saturating_sub(far));
+    }
+}
+
 /// Publishes the final counters at the end of a run. Far memory stays usable, because destructors may still access it.
 pub fn shutdown() {
     if let Some(state) = state() {
         let _mask = SignalMask::block_all();
         tracing::finish();
         state.engine.publish();
+        count_private();
         if state.engine.counters.far_bytes_peak.load(Relaxed) >= NEAR_COUNTED_MIN {
             raise(&state.engine.counters.near_bytes, heap::near_bytes());
         }

@@ -29,7 +29,7 @@ pub(crate) use parts::{open_mechanism, open_store};
 use parts::{open_pager, open_threads, open_trap, open_view};
 
 /// Maximum number of file descriptors that a start with a private server uses at a time.
-const DESCRIPTORS: usize = 18;
+const DESCRIPTORS: usize = 19;
 /// Additional file descriptors for each memory server.
 const DESCRIPTORS_PER_SERVER: usize = 3;
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use hanare_sys::flags::OWN;
 use hanare_sys::futex::LockCell;
 use hanare_sys::signal::SignalMask;
-use hanare_sys::thread::{self, Arrivals, EndWatch, RunWatch};
+use hanare_sys::thread::{self, Arrivals, EndWatch, MemoryWatch, RunWatch};
 use hanare_sys::{futex, limits};
 
 use crate::view::Still;
@@ -39,6 +39,8 @@ static THREAD_MODE: AtomicBool = AtomicBool::new(false);
 static WATCH: LockCell<Option<RunWatch>> = LockCell::new(None);
 /// Shows whether the first thread of the engine's process has ended. `None` if `/proc` cannot be read.
 static END: LockCell<Option<EndWatch>> = LockCell::new(None);
+/// Shows how much private memory the engine's process has. `None` if `/proc` cannot be read.
+static MEMORY: LockCell<Option<MemoryWatch>> = LockCell::new(None);
 
 /// Records that this process runs the engine. `thread_mode` says whether a handler thread resolves faults.
 pub(crate) fn are_home(thread_mode: bool) {
@@ -47,8 +49,14 @@ pub(crate) fn are_home(thread_mode: bool) {
     let _ = thread::count();
     *WATCH.lock() = RunWatch::open(thread::first());
     *END.lock() = EndWatch::open();
+    *MEMORY.lock() = MemoryWatch::open();
     THREAD_MODE.store(thread_mode, Relaxed);
     HOME.store(thread::first(), Relaxed);
+}
+
+/// Returns the bytes of this process that are resident and belong to no file. Returns `None` if `/proc` cannot be read.
+pub(crate) fn private_bytes() -> Option<u64> {
+    MEMORY.lock().as_ref()?.private_bytes()
 }
 
 /// Returns whether the engine belongs to another process than the calling one.

@@ -61,6 +61,8 @@ pub(crate) struct Member {
     local: AtomicU64,
     /// Far bytes of the process.
     far: AtomicU64,
+    /// Private bytes of the process that are not far.
+    private: AtomicU64,
 }
 
 /// The table of members and the budget that they share. A table of zeroes has no members.
@@ -207,6 +209,7 @@ impl Member {
         }
         counters.local_bytes.fetch_sub(self.local.swap(0, Relaxed), Relaxed);
         counters.far_bytes.fetch_sub(self.far.swap(0, Relaxed), Relaxed);
+        counters.private_bytes.fetch_sub(self.private.swap(0, Relaxed), Relaxed);
         self.share.store(0, Relaxed);
         self.kind.store(FREE, Release);
     }
@@ -247,6 +250,14 @@ impl Seat {
         let change = bytes.wrapping_sub(self.member.far.swap(bytes, Relaxed));
         let all = self.counters.far_bytes.fetch_add(change, Relaxed).wrapping_add(change);
         raise(&self.counters.far_bytes_peak, all);
+    }
+
+    /// Records the private bytes of this process that are not far. Updates their sum over all processes, and the peak of
+    /// the sum.
+    pub(crate) fn set_private(&self, bytes: u64) {
+        let change = bytes.wrapping_sub(self.member.private.swap(bytes, Relaxed));
+        let all = self.counters.private_bytes.fetch_add(change, Relaxed).wrapping_add(change);
+        raise(&self.counters.private_bytes_peak, all);
     }
 
     /// Returns this member's fair share in bytes, as the head of this file defines it.

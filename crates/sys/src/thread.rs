@@ -2,7 +2,7 @@
 
 mod watch;
 
-pub use watch::{Arrivals, EndWatch, RunWatch};
+pub use watch::{Arrivals, EndWatch, MemoryWatch, RunWatch};
 
 use crate::descriptors;
 use crate::futex::LockCell;
