@@ -154,9 +154,12 @@ pub unsafe fn release(addr: usize, len: usize) {
             state.far_changed();
         });
     }
+    let (offset, len) = inside(move || {
+        state.return_kept_in(offset, len);
+        state.with_free_rests(offset, len)
+    });
     state.zero_edges(offset, len);
     inside(move || {
-        state.return_kept_in(offset, len);
         state.forget_whole(offset, len);
         state.extents.lock().release(offset as u64, len as u64);
         state.far_changed();

@@ -36,6 +36,24 @@ impl State {
         self.engine.view().unrestrict(Span { offset, len });
     }
 
+    /// Extends a range that is about to be freed to the borders of its first and its last unit, where the rest of such a
+    /// unit is free already. Otherwise a unit that is freed in parts would never be discarded. The free rest is allocated,
+    /// so that no other thread gets it before the whole is freed.
+    pub(super) fn with_free_rests(&self, offset: usize, len: usize) -> (usize, usize) {
+        let (unit, end) = (self.granularity, offset + len);
+        let (low, high) = (offset / unit * unit, end.next_multiple_of(unit));
+        let mut extents = self.extents.lock();
+        let is_free =
+            |from: usize, to: usize| extents.free_bytes_in(from as u64, (to - from) as u64) == (to - from) as u64;
+        let (mut is_first, mut is_last) = (is_free(low, offset), is_free(end, high));
+        if high - low <= unit {
+            (is_first, is_last) = (is_first && is_last, is_first && is_last);
+        }
+        let (start, stop) = (if is_first { low } else { offset }, if is_last { high } else { end });
+        extents.claim(start as u64, (stop - start) as u64);
+        (start, stop - start)
+    }
+
     /// Zeroes the bytes of a range that lie in units covered only partly. Writes to the program's view, so the calling
     /// thread may fault. The caller must not have blocked signals, because the fault may arrive as a signal.
     pub(super) fn zero_edges(&self, offset: usize, len: usize) {
