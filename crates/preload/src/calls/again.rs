@@ -11,7 +11,7 @@ use hanare::far;
 use hanare_sys::descriptors::is_own;
 
 use super::descriptors::answer_by_number;
-use super::near::kernel_is_blind;
+use super::near::{Near, kernel_is_blind};
 use super::real;
 use crate::answer::{errno, set_errno, status};
 use crate::range::PAGE;
@@ -176,4 +176,24 @@ pub(crate) unsafe fn repeated(number: c_long, args: [usize; 6]) -> c_long {
     let [a, b, c, d, e, f] = args;
     // SAFETY: `call` is the C library's `syscall`, which has the type `Call`. Its arguments are the caller's.
     again(&args, || unsafe { transmute::<*mut _, Call>(call)(number, a, b, c, d, e, f) })
+}
+
+/// Makes a system call with near copies in the place of the arguments at these indexes.
+///
+/// # Safety
+/// `args` are valid arguments of the system call `number`. Each copy is that of its argument.
+pub(crate) unsafe fn with_copies<const N: usize>(
+    number: c_long,
+    mut args: [usize; 6],
+    copies: [(usize, Near<'_>); N],
+) -> c_long {
+    for (index, copy) in &copies {
+        args[*index] = copy.pointer() as usize;
+    }
+    // SAFETY: the arguments are the caller's, or near copies of them.
+    let answer = unsafe { repeated(number, args) };
+    for (_, mut copy) in copies {
+        copy.settle(answer);
+    }
+    answer
 }
