@@ -6,7 +6,9 @@
 #include "check.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -24,6 +26,8 @@
 #ifndef SYS_epoll_pwait2
 #define SYS_epoll_pwait2 441
 #endif
+
+#define LOCK_PI2_PRIVATE (13 | FUTEX_PRIVATE_FLAG)
 
 #define AREA (32 * MIB)
 #define SWEEP (16 * MIB)
@@ -265,6 +269,41 @@ static void old_values(void) {
     CALL(close(udp) == 0 && close(fd) == 0);
 }
 
+static void *hold_once(void *lock) {
+    EXPECT(0, SYS_futex, lock, FUTEX_LOCK_PI_PRIVATE, 0, 0, 0, 0);
+    REQUIRE((*(uint32_t *)lock & FUTEX_TID_MASK) == (uint32_t)syscall(SYS_gettid), "the lock is another thread's");
+    EXPECT(0, SYS_futex, lock, FUTEX_UNLOCK_PI_PRIVATE, 0, 0, 0, 0);
+    return NULL;
+}
+
+/* Operations in which the kernel writes a word of the program under a lock of its own, where it cannot wait for a
+ * page. */
+static void words_of_locks(void) {
+    uint32_t *first = far_room(sizeof *first), *second = far_room(sizeof *second), own_id = syscall(SYS_gettid);
+    for (int round = 0; round < 20; round++) {
+        int next = round + 1, sets = FUTEX_OP(FUTEX_OP_SET, next, FUTEX_OP_CMP_EQ, round);
+        EXPECT(0, SYS_futex, first, FUTEX_WAKE_OP_PRIVATE, 1, 1, second, sets);
+        REQUIRE(*second == round + 1u, "the word is %u in round %d", *second, round);
+        EXPECT(0, SYS_futex, first, FUTEX_LOCK_PI_PRIVATE, 0, 0, 0, 0);
+        REQUIRE(*first == own_id, "the lock is %#x", *first);
+        EXPECT(0, SYS_futex, first, FUTEX_UNLOCK_PI_PRIVATE, 0, 0, 0, 0);
+        EXPECT(0, SYS_futex, first, FUTEX_TRYLOCK_PI_PRIVATE, 0, 0, 0, 0);
+        EXPECT(-EDEADLK, SYS_futex, first, FUTEX_LOCK_PI_PRIVATE, 0, 0, 0, 0);
+        EXPECT(0, SYS_futex, second, FUTEX_CMP_REQUEUE_PI_PRIVATE, 1, 1, first, round + 1);
+        pthread_t other;
+        CALL(pthread_create(&other, NULL, hold_once, first) == 0);
+        for (int tries = 0; tries < 5000 && !(__atomic_load_n(first, __ATOMIC_SEQ_CST) & FUTEX_WAITERS); tries++)
+            usleep(1000);
+        EXPECT(0, SYS_futex, first, FUTEX_UNLOCK_PI_PRIVATE, 0, 0, 0, 0);
+        CALL(pthread_join(other, NULL) == 0);
+        REQUIRE(*first == 0, "the lock is %#x after its last holder", *first);
+        long answer = call(SYS_futex, (long)first, LOCK_PI2_PRIVATE, 0, 0, 0, 0);
+        REQUIRE(answer == -ENOSYS || (answer == 0 && *first == own_id), "LOCK_PI2 answered %ld", answer);
+        *first = 0;
+    }
+    EXPECT(-EFAULT, SYS_futex, 4096, FUTEX_LOCK_PI_PRIVATE, 0, 0, 0, 0);
+}
+
 int main(int argc, char **argv) {
     is_own = argc > 1 && strcmp(argv[1], "own") == 0;
     area = malloc(AREA), sweep = malloc(SWEEP);
@@ -277,6 +316,7 @@ int main(int argc, char **argv) {
     for (int how = 0; how < 3; how++)
         executing(how);
     old_values();
-    puts("ok numbers: vectors, messages, waits, children, programs, old values");
+    words_of_locks();
+    puts("ok numbers: vectors, messages, waits, children, programs, old values, words of locks");
     return 0;
 }

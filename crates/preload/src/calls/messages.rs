@@ -12,8 +12,8 @@ use crate::answer::{errno, set_errno, status};
 /// Maximum number of messages in one call. The kernel ignores the others.
 const MESSAGES_MAX: c_uint = 1024;
 
-/// sendmmsg(2). Far messages are sent one by one. As in the kernel, the call ends with a message of which a part is
-/// sent, and an error counts only before the first message.
+/// sendmmsg(2). Far messages are sent one by one. As in the kernel, a message that is sent in part ends the call, and an
+/// error counts only at the first message.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     fd: c_int,
