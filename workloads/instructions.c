@@ -367,6 +367,28 @@ static void processes(void) {
     REQUIRE(WIFEXITED(*status) && WEXITSTATUS(*status) == 9, "the executed program's status is %#x", *status);
 }
 
+/* A call of the 32-bit table. Kernels without that table end the child with SIGSEGV. */
+static void calls_of_32_bits(void) {
+    int fd = memfd_create("", 0), status;
+    CALL(write(fd, "hello", 5) == 5);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        for (int round = 0; round < 3; round++) {
+            long answer;
+            __asm__ volatile("int $0x80" : "=a"(answer) : "a"(20) : "memory");
+            EXPECT(answer, getpid(), "getpid of 32 bits");
+            struct iovec part = {place, 5};
+            away();
+            EXPECT(own(SYS_preadv, fd, (long)&part, 1, 0, 0, 0), 5, "preadv after a call of 32 bits");
+            REQUIRE(memcmp(place, "hello", 5) == 0, "preadv brought %.5s", place);
+        }
+        _exit(5);
+    }
+    CALL(child > 0 && waitpid(child, &status, 0) == child && close(fd) == 0);
+    REQUIRE(WIFEXITED(status) ? WEXITSTATUS(status) == 5 : WTERMSIG(status) == SIGSEGV, "the status is %#x", status);
+}
+
 /* ---- memory ---- */
 
 static void memory(void) {
@@ -457,6 +479,7 @@ int main(int argc, char **argv) {
     beginnings();
     masks();
     processes();
+    calls_of_32_bits();
     memory();
     text();
     filters();

@@ -132,7 +132,7 @@ fn small_far_blocks_are_refused_where_the_kernel_cannot_access_them() {
     }
     let calls = Features::probe(&Disabled::default()).calls;
     if works("sigbus") && calls.filter && calls.dispatch {
-        for workload in ["streams", "calls", "robust", "lookups", "instructions"] {
+        for workload in ["streams", "calls", "robust", "lookups", "instructions", "numbers"] {
             for far in ["all", "4K"] {
                 run("sigbus", far, "", workload).assert_well(&format!("{workload}, far {far}, in sigbus mode"));
             }

@@ -23,6 +23,7 @@ fn in_mode(mode: &str) {
         check("syscalls", &["16M"], &["--mode", mode, "--page-size", page_size]);
         check("waits", &[], &["--mode", mode, "--page-size", page_size]);
         check("lookups", &[], &["--mode", mode, "--page-size", page_size]);
+        check("numbers", &[], &["--mode", mode, "--page-size", page_size]);
     }
     if mode == "thread" {
         check("lookups", &[], &["--mode", mode, "--far", "all"]);
@@ -45,6 +46,7 @@ fn in_sigbus_mode() {
         in_mode("sigbus");
         for page_size in ["auto", "64K", "2M"] {
             check("instructions", &[], &["--mode", "sigbus", "--page-size", page_size]);
+            check("numbers", &["own"], &["--mode", "sigbus", "--page-size", page_size]);
         }
     }
 }

@@ -21,7 +21,7 @@ use hanare_settings::{
     SettingsError, parse_far, parse_name, parse_near, parse_size,
 };
 use hanare_store::private::{Private, PrivateError, PrivateOptions};
-use hanare_sys::limits;
+use hanare_sys::limits::{self, Kind};
 use hanare_sys::memory::{Memory, MemoryError};
 use thiserror::Error;
 
@@ -39,6 +39,8 @@ use servers::ServersError;
 const STATS_FD_MIN: i32 = 100;
 const SIGSEGV: u8 = 11;
 const SIGBUS: u8 = 7;
+/// Bytes of data below which the threads and tables of the command and of a private server do not fit.
+const DATA_MIN: u64 = 16 << 20;
 /// Default spill directory of a private server. Large files that need not survive a reboot belong there.
 const SPILL_DEFAULT: &str = "/var/tmp";
 
@@ -169,6 +171,13 @@ pub(crate) enum RunError {
     /// The limits cannot be read.
     #[error("cannot read the limits on address space and data: {0}")]
     Limits(std::io::Error),
+    /// The command's own threads do not fit below the limit on data.
+    #[error(
+        "the hard limit on data ('ulimit -Hd') is {0} bytes, and the command itself needs {min}; raise it, or set only the \
+         soft one ('ulimit -Sd')",
+        min = DATA_MIN
+    )]
+    LittleData(u64),
     /// The counters' descriptor cannot be passed on.
     #[error("cannot pass the counters on: {0}; check 'ulimit -n'")]
     Descriptor(std::io::Error),
@@ -298,10 +307,14 @@ fn explain_stack(end: &End, mode: Mode, far_bytes: u64) {
 
 /// Raises the limits on address space and data, because this command and the private server reserve more addresses than
 /// they use. Returns the value of the environment variable from which the program gets its own limits again. `None` if
-/// no limit is set.
+/// no limit is set. Fails if the limit on data cannot be raised far enough for the command itself.
 fn lift_limits() -> Result<Option<String>, RunError> {
     let outer = std::env::var(limits::VARIABLE).ok();
-    limits::lift(outer.as_deref()).map_err(|errno| RunError::Limits(errno.into()))
+    let carried = limits::lift(outer.as_deref()).map_err(|errno| RunError::Limits(errno.into()))?;
+    match limits::reach(Kind::Data) {
+        most if most < DATA_MIN => Err(RunError::LittleData(most)),
+        _ => Ok(carried),
+    }
 }
 
 /// Reads the settings. A flag overrides a variable, a variable overrides the host file, and the host file overrides the

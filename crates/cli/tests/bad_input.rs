@@ -243,3 +243,35 @@ fn refusals_name_what_is_wrong() {
     let outcome = place.run(place.hanare().args(["run", "--", "true"]).env("HANARE_LIB", "/etc/passwd"));
     outcome.assert_refused(125, "HANARE_LIB: /etc/passwd is not libhanare_preload.so");
 }
+
+#[test]
+fn refused_sizes_say_what_the_flag_takes() {
+    let place = Place::with_library();
+    check(
+        &place,
+        &[
+            (&["run", "--near", "1K", "true"], &[], 125, "'1K' is not a size from 1M to 64T"),
+            (&["run", "--near", "abc", "true"], &[], 125, "neither a size nor off"),
+            (&["run", "--far", "abc", "true"], &[], 125, "neither a size nor all or large"),
+        ],
+    );
+}
+
+#[test]
+fn a_hard_limit_on_data_is_named() {
+    const SYS_RESOURCE: u32 = 24;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim();
+    if u64::from_str_radix(capabilities, 16).unwrap() & 1 << SYS_RESOURCE != 0 {
+        println!("skipped: with CAP_SYS_RESOURCE, a run raises hard limits");
+        return;
+    }
+    let place = Place::with_library();
+    for kilobytes in [4000, 8000, 16000] {
+        let mut shell = std::process::Command::new("sh");
+        let script = format!("ulimit -d {kilobytes}; exec \"$0\" run --local 8M -- true");
+        let outcome = place.run(shell.args(["-c", &script, env!("CARGO_BIN_EXE_hanare")]));
+        outcome.assert_refused(125, "'ulimit -Hd'");
+        place.assert_nothing_left();
+    }
+}

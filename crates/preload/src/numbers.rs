@@ -6,7 +6,9 @@ use std::ffi::{c_int, c_long};
 use hanare::far;
 
 use crate::answer::status;
-use crate::calls::{again, data, limits, near, own, process, queues, sockets, splice, stack, waiting};
+use crate::calls::again::with_copies;
+use crate::calls::near::{counted_down, filled, filled_bytes, filled_elements, given, polled};
+use crate::calls::{again, data, limits, messages, near, own, process, queues, sockets, splice, stack, waiting};
 use crate::mapping::with_far;
 use crate::{advice, locking, mapping, signals};
 
@@ -49,7 +51,7 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
             libc::SYS_setsockopt => splice::setsockopt(int(a), int(b), int(c), d as *const _, e as u32).into(),
             libc::SYS_sendto => data::sendto(int(a), b as *mut _, c, int(d), e as *const _, f as u32) as c_long,
             libc::SYS_sendmsg => data::sendmsg(int(a), b as *const _, int(c)) as c_long,
-            libc::SYS_sendmmsg => splice::sendmmsg(int(a), b as *mut _, c as u32, int(d)).into(),
+            libc::SYS_sendmmsg => messages::sendmmsg(int(a), b as *mut _, c as u32, int(d)).into(),
             libc::SYS_getrlimit => limits::getrlimit(int(a), b as *mut _).into(),
             libc::SYS_setrlimit => limits::setrlimit(int(a), b as *const _).into(),
             libc::SYS_prlimit64 => limits::prlimit(int(a), int(b), c as *const _, d as *mut _).into(),
@@ -95,12 +97,18 @@ unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
             libc::SYS_pwrite64 => data::pwrite64(int(a), b as *mut _, c, d as i64) as c_long,
             libc::SYS_writev => data::writev(int(a), b as *const _, int(c)) as c_long,
             libc::SYS_pwritev => data::pwritev64(int(a), b as *const _, int(c), d as i64) as c_long,
+            // The fifth word is the upper half of an offset of 128 bits, which the kernel ignores.
+            libc::SYS_preadv2 => data::preadv64v2(int(a), b as *const _, int(c), d as i64, int(f)) as c_long,
+            libc::SYS_pwritev2 => data::pwritev64v2(int(a), b as *const _, int(c), d as i64, int(f)) as c_long,
             libc::SYS_recvfrom => data::recvfrom(int(a), b as *mut _, c, int(d), e as *mut _, f as *mut _) as c_long,
             libc::SYS_recvmsg => data::recvmsg(int(a), b as *mut _, int(c)) as c_long,
             libc::SYS_accept => sockets::accept(int(a), b as *mut _, c as *mut _).into(),
             libc::SYS_accept4 => sockets::accept4(int(a), b as *mut _, c as *mut _, int(d)).into(),
             libc::SYS_wait4 => waiting::wait4(int(a), b as *mut _, int(c), d as *mut _).into(),
-            libc::SYS_waitid if e == 0 => waiting::waitid(a as u32, b as u32, c as *mut _, int(d)).into(),
+            libc::SYS_waitid => {
+                let (info, usage) = (filled(c as *mut libc::siginfo_t), filled(e as *mut libc::rusage));
+                with_copies(number, args, [(2, info), (4, usage)])
+            }
             libc::SYS_rt_sigtimedwait if d == size_of::<u64>() && a != 0 => {
                 let mut set: libc::sigset_t = std::mem::zeroed();
                 // The C library's set is longer than the kernel's set and begins with it.
@@ -116,13 +124,15 @@ unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
             libc::SYS_rt_sigaction => status(signals::set_action_by_number(int(a), b, c, d)).into(),
             libc::SYS_sigaltstack => stack::sigaltstack(a as *const _, b as *mut _).into(),
             libc::SYS_execve => process::execve(a as *const _, b as *const _, c as *const _).into(),
+            libc::SYS_execveat => process::execveat(int(a), b as *const _, c as *const _, d as *const _, int(e)).into(),
+            libc::SYS_getsockopt => sockets::getsockopt(int(a), int(b), int(c), d as *mut _, e as *mut _).into(),
             _ => return waiting_by_copies(number, args),
         }
     })
 }
 
 /// Serves system calls that wait: those with a signal mask, which must not block the signals that Hanare keeps, and
-/// those that write their results after the wait.
+/// those that write their results after the wait. Also serves those that tell an old value after they have set a new one.
 ///
 /// # Safety
 /// `args` are valid arguments of the system call `number`.
@@ -130,35 +140,42 @@ unsafe fn waiting_by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> 
     let [a, b, c, d, e, f] = args;
     let int = |value: usize| value as c_int;
     let is_mask = |size: usize| size == size_of::<u64>();
-    // Returns the mask at an address as a set of the C library. A mask of null stays null.
-    let set = |mask: usize| if mask == 0 { Ok(None) } else { signals::set_of(mask).map(Some) };
-    let pointer = |set: &Option<libc::sigset_t>| set.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let masked = |mask: usize, call: &dyn Fn(*const libc::sigset_t) -> c_int| match set(mask) {
-        Ok(set) => call(pointer(&set)).into(),
+    // Calls `call` with the address of a copy of the mask, without the signals that Hanare keeps. Null stays null.
+    let masked = |mask: usize, call: &dyn Fn(usize) -> c_long| match signals::opened(mask) {
+        Ok(set) => call(set.as_ref().map_or(0, |set| std::ptr::from_ref(set) as usize)),
         Err(error) => status(Err(error)).into(),
     };
     // SAFETY: the caller passes valid arguments of the system call `number`.
     Some(unsafe {
         match number {
-            libc::SYS_rt_sigsuspend if is_mask(b) && a != 0 => masked(a, &|set| waiting::sigsuspend(set)),
-            libc::SYS_ppoll if d == 0 || is_mask(e) => {
-                masked(d, &|set| waiting::ppoll(a as *mut _, b as u64, c as *const _, set))
+            libc::SYS_rt_sigsuspend if is_mask(b) && a != 0 => {
+                masked(a, &|set| waiting::sigsuspend(set as *const _).into())
             }
+            // Unlike the C library's functions, the system calls ppoll and pselect6 write the remaining time.
+            libc::SYS_ppoll if d == 0 || is_mask(e) => masked(d, &|set| {
+                let (found, time) = (polled(a as *mut _, b), counted_down(c as *mut libc::timespec));
+                with_copies(number, [a, b, c, set, e, f], [(0, found), (2, time)])
+            }),
             libc::SYS_epoll_pwait if e == 0 || is_mask(f) => {
-                masked(e, &|set| waiting::epoll_pwait(int(a), b as *mut _, int(c), int(d), set))
+                masked(e, &|set| waiting::epoll_pwait(int(a), b as *mut _, int(c), int(d), set as *const _).into())
             }
-            libc::SYS_pselect6 if f != 0 => {
-                let [mask, _] = match signals::fetch::<[usize; 2]>(f) {
+            libc::SYS_epoll_pwait2 if e == 0 || is_mask(f) => masked(e, &|set| {
+                let found = filled_elements(b as *mut libc::epoll_event, waiting::events(int(c)));
+                with_copies(number, [a, b, c, d, set, f], [(1, found), (3, given(d as *const libc::timespec))])
+            }),
+            libc::SYS_pselect6 => {
+                let [mask, size] = match if f == 0 { Ok([0; 2]) } else { signals::fetch::<[usize; 2]>(f) } {
                     Ok(both) if both[0] == 0 || is_mask(both[1]) => both,
                     Ok(_) => return Some(status(Err(libc::EINVAL)).into()),
                     Err(error) => return Some(status(Err(error)).into()),
                 };
-                let select = |set| waiting::pselect(int(a), b as *mut _, c as *mut _, d as *mut _, e as *const _, set);
-                masked(mask, &select)
-            }
-            libc::SYS_pselect6 => {
-                let none = std::ptr::null();
-                waiting::pselect(int(a), b as *mut _, c as *mut _, d as *mut _, e as *const _, none).into()
+                masked(mask, &|set| {
+                    let sets = |at: usize| filled_bytes(at as *mut u8, waiting::set_bytes(int(a)));
+                    let (copies, time) = ([b, c, d].map(sets), counted_down(e as *mut libc::timespec));
+                    let ([read, write, except], both) = (copies, [set, size]);
+                    let args = [a, b, c, d, e, both.as_ptr() as usize];
+                    with_copies(number, args, [(1, read), (2, write), (3, except), (4, time)])
+                })
             }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_poll => waiting::poll(a as *mut _, b as u64, int(c)).into(),
@@ -168,6 +185,11 @@ unsafe fn waiting_by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> 
                 let error = waiting::clock_nanosleep(int(a), int(b), c as *const _, d as *mut _);
                 status(if error == 0 { Ok(()) } else { Err(error) }).into()
             }
+            libc::SYS_setitimer => waiting::setitimer(int(a), b as *const _, c as *mut _).into(),
+            libc::SYS_timerfd_settime => waiting::timerfd_settime(int(a), int(b), c as *const _, d as *mut _).into(),
+            // The C library has other numbers of timers and other types of queues than the kernel.
+            libc::SYS_timer_settime => with_copies(number, args, [(3, filled(d as *mut libc::itimerspec))]),
+            libc::SYS_mq_getsetattr => with_copies(number, args, [(2, filled(c as *mut libc::mq_attr))]),
             libc::SYS_msgrcv => queues::msgrcv(int(a), b as *mut _, c, d as c_long, int(e)) as c_long,
             _ => return None,
         }

@@ -295,14 +295,18 @@ pub(crate) unsafe fn set_action_by_number(signum: c_int, new: usize, old: usize,
     Ok(())
 }
 
-/// Makes the C library's set of the kernel's set at `mask`. Returns `EFAULT` if the program may not read it.
-pub(crate) fn set_of(mask: usize) -> Result<sigset_t, c_int> {
-    let bits = fetch::<u64>(mask)?;
+/// Makes the C library's set of the kernel's set at `mask`, without the signals that Hanare keeps. Returns `None` if
+/// `mask` is null, and `EFAULT` if the program may not read it.
+pub(crate) fn opened(mask: usize) -> Result<Option<sigset_t>, c_int> {
+    if mask == 0 {
+        return Ok(None);
+    }
+    let bits = fetch::<u64>(mask)? & !kept();
     // SAFETY: zeroes are an empty set, which begins with the kernel's.
     unsafe {
         let mut set: sigset_t = zeroed();
         (&raw mut set).cast::<u64>().write(bits);
-        Ok(set)
+        Ok(Some(set))
     }
 }
 

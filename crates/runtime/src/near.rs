@@ -263,7 +263,7 @@ fn needed(block: *mut u8) -> *mut u8 {
             EXIT_KERNEL,
             format_args!(
                 "there is no memory left for Hanare's own tables; check what the program maps against vm.max_map_count, \
-                 `ulimit -v` and the memory of its control group"
+                 `ulimit -v`, `ulimit -d` and the memory of its control group"
             ),
         );
     }

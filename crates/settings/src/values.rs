@@ -24,6 +24,14 @@ pub enum ValueError {
     /// The text is not a size.
     #[error("'{0}' is not a size; give bytes, or a number with K, M, G or T, such as 256M or 1.5G")]
     NotASize(String),
+    /// The text is neither a size nor a word that stands for one.
+    #[error("'{text}' is neither a size nor {words}; give {words}, bytes, or a number with K, M, G or T, such as 256M")]
+    NotASizeNor {
+        /// The text given.
+        text: String,
+        /// The words allowed.
+        words: &'static str,
+    },
     /// The size has more than 64 bits.
     #[error("'{0}' is more than 64 bits can count; give a smaller size")]
     TooLarge(String),
@@ -58,6 +66,16 @@ pub enum ValueError {
     /// The text is not an address.
     #[error("{0}")]
     NotAnAddress(String),
+    /// The text is not a size within the range.
+    #[error("'{text}' is not a size from {} to {}", format_size(*min), format_size(*max))]
+    SizeOutOfRange {
+        /// The text given.
+        text: String,
+        /// Smallest size allowed, in bytes.
+        min: u64,
+        /// Largest size allowed, in bytes.
+        max: u64,
+    },
     /// The text is not a whole number within the range.
     #[error("'{text}' is not a whole number from {min} to {max}")]
     OutOfRange {
@@ -358,7 +376,7 @@ pub fn parse_far(text: &str) -> Result<usize, ValueError> {
     match text {
         "all" => Ok(0),
         "large" => Ok(super::FAR_LARGE),
-        _ => bounded_size(text, 1, RESERVE_MAX).map(|bytes| bytes as usize),
+        _ => size_or("all or large", text, 1).map(|bytes| bytes as usize),
     }
 }
 
@@ -377,7 +395,7 @@ pub fn format_far(far: usize) -> String {
 /// # Errors
 /// Returns an error for any other word, and for a size below 1 MiB or above any reservation.
 pub fn parse_near(text: &str) -> Result<u64, ValueError> {
-    if text == "off" { Ok(0) } else { bounded_size(text, 1 << 20, RESERVE_MAX) }
+    if text == "off" { Ok(0) } else { size_or("off", text, 1 << 20) }
 }
 
 /// Returns the text that [`parse_near`] parses to `near`.
@@ -409,8 +427,16 @@ fn bounded_size(text: &str, min: u64, max: u64) -> Result<u64, ValueError> {
     if (min..=max).contains(&bytes) {
         Ok(bytes)
     } else {
-        Err(ValueError::OutOfRange { text: text.to_owned(), min, max })
+        Err(ValueError::SizeOutOfRange { text: text.to_owned(), min, max })
     }
+}
+
+/// Parses a size of at least `min`, where `words` are allowed too.
+fn size_or(words: &'static str, text: &str, min: u64) -> Result<u64, ValueError> {
+    bounded_size(text, min, RESERVE_MAX).map_err(|error| match error {
+        ValueError::NotASize(text) => ValueError::NotASizeNor { text, words },
+        other => other,
+    })
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub const SET_DISPATCH: usize = 59;
 const DISPATCH_OFF: usize = 0;
 const DISPATCH_ON: usize = 1;
 const ARCH_X86_64: u32 = 0xC000_003E;
-/// Bytes of the system call instruction.
+/// Bytes of the instructions `syscall` and `int 0x80`.
 const INSTRUCTION_BYTES: i64 = 2;
 /// Maximum number of bytes from the start of a function of the C library to its system call instruction.
 const PROLOGUE_BYTES: usize = 24;
@@ -130,10 +130,16 @@ unsafe extern "C-unwind" fn entry(signal: c_int, info: *mut libc::siginfo_t, con
     let (code, errno) = unsafe { ((*info).si_code, (*info).si_errno) };
     // SAFETY: SIGSYS by the kernel has the fields of `Trap` after the common ones.
     let trap = unsafe { &*info.cast::<Trap>() };
-    let is_filtered = code == BY_FILTER && errno == MARK;
+    let is_filtered = code == BY_FILTER && errno == MARK && trap.arch == ARCH_X86_64;
     let handler = HANDLER.load(Ordering::Acquire);
-    if !(is_filtered || code == BY_DISPATCH) || trap.arch != ARCH_X86_64 || handler.is_null() {
+    if !(is_filtered || code == BY_DISPATCH) || handler.is_null() {
         return signal::chain(signal, info, context);
+    }
+    let mut call = Call { context: context.cast(), is_dispatched: !is_filtered };
+    if trap.arch != ARCH_X86_64 {
+        // A call of the 32-bit table (`int 0x80`) has other numbers. It takes 32 bits of each argument, so none is far.
+        suspend();
+        return call.repeat();
     }
     if is_filtered {
         FILTERED.fetch_add(1, Ordering::Relaxed);
@@ -143,7 +149,7 @@ unsafe extern "C-unwind" fn entry(signal: c_int, info: *mut libc::siginfo_t, con
     // SAFETY: `trap_into` stores only handlers. The context is the kernel's.
     unsafe {
         let serve = std::mem::transmute::<*mut (), Handler>(handler);
-        serve(&mut Call { context: context.cast(), is_dispatched: !is_filtered });
+        serve(&mut call);
         *libc::__errno_location() = saved;
     }
 }

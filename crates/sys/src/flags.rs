@@ -18,7 +18,8 @@ pub static OWN: Flag = Flag(0);
 pub static FORKS: Flag = Flag(1);
 /// Set while the calling thread allocates memory for a locale of the C library.
 pub static SETS_LOCALE: Flag = Flag(2);
-/// Set while the calling thread's system calls are not dispatched, because it has begun a thread or a process itself.
+/// Set while the calling thread's system calls are not dispatched, because it has begun a thread or a process itself, or
+/// has made a 32-bit call.
 #[cfg(target_arch = "x86_64")]
 pub(crate) static SUSPENDED: Flag = Flag(3);
 

@@ -11,7 +11,7 @@ use hanare::far;
 use hanare_sys::descriptors::is_own;
 
 use super::descriptors::answer_by_number;
-use super::near::kernel_is_blind;
+use super::near::{Near, kernel_is_blind};
 use super::real;
 use crate::answer::{errno, set_errno, status};
 use crate::range::PAGE;
@@ -21,12 +21,18 @@ use crate::{numbers, signals};
 /// not this often.
 const TRIES: u32 = 100;
 
-/// Makes a call, and repeats it while it fails because pages of its arguments are absent.
+/// Makes a call, and repeats it while it fails because pages of its arguments are absent. In thread mode the kernel
+/// waits for the pages itself, so the call is made once.
 fn again(arguments: &[usize], call: impl Fn() -> c_long) -> c_long {
+    if kernel_is_blind() { until_present(arguments, call) } else { call() }
+}
+
+/// Makes a call, and repeats it while it fails with EFAULT and any argument is far.
+fn until_present(arguments: &[usize], call: impl Fn() -> c_long) -> c_long {
     let before = errno();
     let mut answer = call();
     let mut tries = 0;
-    while answer == -1 && errno() == libc::EFAULT && kernel_is_blind() && tries < TRIES {
+    while answer == -1 && errno() == libc::EFAULT && tries < TRIES {
         if !arguments.iter().fold(false, |any, &argument| touch(argument) | any) {
             break;
         }
@@ -52,6 +58,24 @@ fn touch(addr: usize) -> bool {
         }
     }
     far::contains(addr)
+}
+
+/// Returns whether a call makes the kernel write a word of the program under a lock of its own. There the kernel waits
+/// for no absent page, in thread mode either, and fails the call before it has acted. `FUTEX_WAIT_REQUEUE_PI` is
+/// missing: its thread has waited by then, so the call must not be repeated.
+fn writes_under_lock(number: c_long, args: [usize; 6]) -> bool {
+    const LOCK_PI2: c_int = 13;
+    let operation = args[1] as c_int & !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
+    number == libc::SYS_futex
+        && matches!(
+            operation,
+            libc::FUTEX_WAKE_OP
+                | libc::FUTEX_LOCK_PI
+                | LOCK_PI2
+                | libc::FUTEX_TRYLOCK_PI
+                | libc::FUTEX_UNLOCK_PI
+                | libc::FUTEX_CMP_REQUEUE_PI
+        )
 }
 
 /// ioctl(2). The C prototype is variadic, but a variadic third argument is in the same register as this fixed one.
@@ -175,5 +199,26 @@ pub(crate) unsafe fn repeated(number: c_long, args: [usize; 6]) -> c_long {
     };
     let [a, b, c, d, e, f] = args;
     // SAFETY: `call` is the C library's `syscall`, which has the type `Call`. Its arguments are the caller's.
-    again(&args, || unsafe { transmute::<*mut _, Call>(call)(number, a, b, c, d, e, f) })
+    let make = || unsafe { transmute::<*mut _, Call>(call)(number, a, b, c, d, e, f) };
+    if writes_under_lock(number, args) { until_present(&args, make) } else { again(&args, make) }
+}
+
+/// Makes a system call with near copies in the place of the arguments at these indexes.
+///
+/// # Safety
+/// `args` are valid arguments of the system call `number`. Each copy is that of its argument.
+pub(crate) unsafe fn with_copies<const N: usize>(
+    number: c_long,
+    mut args: [usize; 6],
+    copies: [(usize, Near<'_>); N],
+) -> c_long {
+    for (index, copy) in &copies {
+        args[*index] = copy.pointer() as usize;
+    }
+    // SAFETY: the arguments are the caller's, or near copies of them.
+    let answer = unsafe { repeated(number, args) };
+    for (_, mut copy) in copies {
+        copy.settle(answer);
+    }
+    answer
 }

@@ -426,7 +426,7 @@ type OnMessage = unsafe extern "C-unwind" fn(c_int, *mut msghdr, c_int) -> ssize
 ///
 /// # Safety
 /// `message` is null or valid for recvmsg(2).
-unsafe fn far_message(message: *const msghdr) -> Option<(msghdr, usize)> {
+pub(super) unsafe fn far_message(message: *const msghdr) -> Option<(msghdr, usize)> {
     if message.is_null() || !kernel_is_blind() {
         return None;
     }
@@ -449,7 +449,7 @@ unsafe fn far_message(message: *const msghdr) -> Option<(msghdr, usize)> {
 ///
 /// # Safety
 /// `header` is the header of a valid message.
-unsafe fn length(header: &msghdr) -> usize {
+pub(super) unsafe fn length(header: &msghdr) -> usize {
     // SAFETY: `index` is below the number of buffers of a valid message.
     (0..header.msg_iovlen).map(|index| unsafe { (*header.msg_iov.add(index)).iov_len }).fold(0, usize::saturating_add)
 }

@@ -4,7 +4,7 @@
 //! mode, and for near data, each call goes unchanged to the C library. The call does not go directly to the kernel,
 //! because the C library's functions are cancellation points and do more than the system call.
 //!
-//! - `near` makes the copies. `data` moves any number of bytes. `files`, `sockets`, `waiting`, `queues`, `process` and
+//! - `near` makes the copies. `data` and `messages` move any number of bytes. `files`, `sockets`, `waiting`, `queues`, `process` and
 //!   `stdio` interpose calls with paths and structures. `stack` replaces far signal stacks.
 //! - `descriptors` prevents the program from closing Hanare's own descriptors, in every mode.
 //! - `aio` refuses asynchronous I/O on far memory.
@@ -26,6 +26,7 @@ pub(crate) mod descriptors;
 mod files;
 mod identity;
 pub(crate) mod limits;
+pub(crate) mod messages;
 pub(crate) mod near;
 pub(crate) mod own;
 pub(crate) mod process;

@@ -9,6 +9,7 @@ use libc::{
     utsname,
 };
 
+use super::again::repeated;
 use super::limits::Carried;
 use super::near::{
     Buffer, Near, filled, filled_bytes, filled_elements, given, is_far, kernel_is_blind, long_text, text,
@@ -177,6 +178,40 @@ unsafe extern "C-unwind" fn execvpe(path: *const c_char, arguments: List, enviro
         let (path, arguments, environment) = (text(path), Strings::new(arguments), Strings::new(environment));
         let call = transmute::<*mut c_void, Call>(call);
         execute(|| call(path.pointer().cast(), arguments.pointer(), environment.pointer()))
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
+    type Call = unsafe extern "C-unwind" fn(c_int, List, List) -> c_int;
+    let Some(call) = real::fexecve.get() else { return refused() };
+    // SAFETY: the caller keeps the contract of fexecve(3). `call` is the C library's `fexecve`, which has the type
+    // `Call`.
+    unsafe {
+        let carried = Carried::new(environment);
+        let environment = carried.as_ref().map_or(environment, Carried::list);
+        let (arguments, environment) = (Strings::new(arguments), Strings::new(environment));
+        let call = transmute::<*mut c_void, Call>(call);
+        execute(|| call(fd, arguments.pointer(), environment.pointer()))
+    }
+}
+
+/// execveat(2). The C library's function is the system call alone, and older versions have none.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn execveat(
+    dir: c_int,
+    path: *const c_char,
+    arguments: List,
+    environment: List,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller keeps the contract of execveat(2). Near copies replace far arguments.
+    unsafe {
+        let carried = Carried::new(environment);
+        let environment = carried.as_ref().map_or(environment, Carried::list);
+        let (path, arguments, environment) = (text(path), Strings::new(arguments), Strings::new(environment));
+        let (path, lists) = (path.pointer() as usize, [&arguments, &environment].map(|list| list.pointer() as usize));
+        execute(|| repeated(libc::SYS_execveat, [dir as usize, path, lists[0], lists[1], flags as usize, 0]) as c_int)
     }
 }
 

@@ -77,7 +77,7 @@ reals! {
     wait waitpid wait3 wait4 waitid sigwait sigwaitinfo sigtimedwait sigsuspend sigpending
     uname sysinfo times getrusage
     getitimer setitimer timer_settime timerfd_settime sched_getaffinity sched_setaffinity
-    ptrace execve execvpe posix_spawn posix_spawnp
+    ptrace execve execvpe fexecve posix_spawn posix_spawnp
     fread __fread_chk fread_unlocked __fread_unlocked_chk fwrite fwrite_unlocked fputs fputs_unlocked puts setvbuf setbuf
     close fork pthread_create pthread_mutexattr_setrobust
     setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups

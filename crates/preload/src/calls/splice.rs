@@ -242,19 +242,3 @@ fn has_zero_copy(fd: c_int) -> bool {
     set_errno(before);
     answer.is_ok() && on != 0
 }
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn sendmmsg(
-    fd: c_int,
-    messages: *mut libc::mmsghdr,
-    count: c_uint,
-    flags: c_int,
-) -> c_int {
-    type Call = unsafe extern "C-unwind" fn(c_int, *mut libc::mmsghdr, c_uint, c_int) -> c_int;
-    let Some(call) = real::sendmmsg.get() else { return refused(libc::ENOSYS) as c_int };
-    if keeps_pages(fd, flags) {
-        return refused(libc::ENOBUFS) as c_int;
-    }
-    // SAFETY: `call` is the C library's `sendmmsg`, which has the type `Call`. The arguments are the caller's.
-    unsafe { transmute::<*mut c_void, Call>(call)(fd, messages, count, flags) }
-}

@@ -14,13 +14,14 @@ use super::near::{
 use super::{real, wrap};
 use crate::answer::set_errno;
 
-fn events(count: c_int) -> usize {
+/// Returns the number of events for which the caller has room.
+pub(crate) fn events(count: c_int) -> usize {
     usize::try_from(count).unwrap_or(0)
 }
 
 /// Returns the size in bytes of a descriptor set for `count` descriptors. The kernel reads and writes whole words of
 /// the set.
-fn set_bytes(count: c_int) -> usize {
+pub(crate) fn set_bytes(count: c_int) -> usize {
     let bits = c_ulong::BITS as usize;
     usize::try_from(count).unwrap_or(0).div_ceil(bits) * size_of::<c_ulong>()
 }
