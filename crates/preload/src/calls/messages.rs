@@ -26,19 +26,15 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     if keeps_pages(fd, flags) {
         return status(Err(libc::ENOBUFS));
     }
-    let table = match messages.is_null() || !kernel_is_blind() {
-        true => &[],
-        // SAFETY: under the contract of sendmmsg(2), `messages` is a table of `count` messages, or it is null.
-        false => unsafe { std::slice::from_raw_parts(messages, count.min(MESSAGES_MAX) as usize) },
-    };
-    // SAFETY: the messages are valid under the contract of sendmmsg(2).
-    let is_far_message = |message: &libc::mmsghdr| unsafe { far_message(&raw const message.msg_hdr) }.is_some();
-    if !is_far(messages.cast(), size_of_val(table)) && !table.iter().any(is_far_message) {
+    let looked_at = if messages.is_null() || !kernel_is_blind() { 0 } else { count.min(MESSAGES_MAX) as usize };
+    // SAFETY: under the contract of sendmmsg(2), `messages` is a table of `count` valid messages, or it is null.
+    let is_far_message = |nth: usize| unsafe { far_message(&raw const (*messages.add(nth)).msg_hdr) }.is_some();
+    if !is_far(messages.cast(), looked_at * size_of::<libc::mmsghdr>()) && !(0..looked_at).any(is_far_message) {
         // SAFETY: `call` is the C library's `sendmmsg`, which has the type `Call`. The arguments are the caller's.
         return unsafe { transmute::<*mut c_void, Call>(call)(fd, messages, count, flags) };
     }
-    let (before, count) = (errno(), table.len());
-    for sent in 0..count {
+    let before = errno();
+    for sent in 0..looked_at {
         // SAFETY: `sent` is below the number of messages, which are valid. The kernel writes the same field.
         let (answer, total) = unsafe {
             let message = messages.add(sent);
@@ -59,5 +55,5 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(
             _ => {}
         }
     }
-    count as c_int
+    looked_at as c_int
 }
