@@ -235,7 +235,8 @@ mod tests {
         assert!(wide_fetches(128) >= 31, "{}", wide_fetches(128));
     }
 
-    /// A long dense phase must not hide that the next phase accesses one unit of each block in turn.
+    /// After many fetches of huge pages that were dense, the program accesses one unit of each block in turn. This must
+    /// be noticed soon.
     #[test]
     fn a_sparse_phase_after_a_dense_one_is_noticed_within_three_rounds_of_the_budget() {
         let mut grain = Grain::new(64, 512);

@@ -4,8 +4,8 @@
 //! mode, and for near data, each call goes unchanged to the C library. The call does not go directly to the kernel,
 //! because the C library's functions are cancellation points and do more than the system call.
 //!
-//! - `near` makes the copies. `data` and `messages` move any number of bytes. `files`, `sockets`, `waiting`, `queues`, `process` and
-//!   `stdio` interpose calls with paths and structures. `stack` replaces far signal stacks.
+//! - `near` makes the copies. `data` and `messages` move any number of bytes. `files`, `sockets`, `waiting`, `queues`,
+//!   `process` and `stdio` interpose calls with paths and structures. `stack` replaces far signal stacks.
 //! - `descriptors` prevents the program from closing Hanare's own descriptors, in every mode.
 //! - `aio` refuses asynchronous I/O on far memory.
 //! - `identity` keeps the C library's changes of user and groups away from far memory, in every mode.
