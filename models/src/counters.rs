@@ -9,6 +9,8 @@ pub(crate) struct Counters {
     pub(crate) budget_bytes: AtomicU64,
     pub(crate) far_bytes: AtomicU64,
     pub(crate) far_bytes_peak: AtomicU64,
+    pub(crate) private_bytes: AtomicU64,
+    pub(crate) private_bytes_peak: AtomicU64,
 }
 
 pub(crate) fn raise(counter: &AtomicU64, value: u64) {

@@ -405,6 +405,7 @@ impl Tree {
             wants: word(),
             local: word(),
             far: word(),
+            private: word(),
         };
         Tree { lock: zero(), top: zero(), whole: word(), looked_ns: word(), members: std::array::from_fn(member) }
     }
