@@ -49,6 +49,8 @@ static void unmapping(void) {
     uint64_t *words = map();
     char *bytes = (char *)words;
     size_t from = 3 * MIB + PAGE, to = size / 2 + 5 * PAGE;
+    REQUIRE(munmap(bytes + PAGE, (size_t)1 << 47) == -1 && errno == EINVAL, "munmap beyond all addresses succeeded");
+    check_words(words, size / 8, 1, 0, "after an munmap that failed");
     CALL(munmap(bytes + from, to - from) == 0);
     check_around(words, from, to, "around a hole");
     CALL(munmap(bytes, PAGE) == 0 && munmap(bytes + size - MIB, MIB) == 0);
@@ -130,6 +132,19 @@ static void moving(void) {
     check_words((uint64_t *)middle, part / 8, 1, part / 8, "mremap from the middle");
     check_around(fence, part, 2 * part, "around what was moved out");
     CALL(munmap(middle, part + MIB) == 0 && munmap(fence, size) == 0 && munmap(moved, 2 * size) == 0);
+}
+
+/* What moves and grows keeps its protection. Pages that differ in it do not move together. */
+static void moving_protected(void) {
+    char *bytes = (char *)map();
+    CALL(mprotect(bytes + MIB, MIB, PROT_READ) == 0);
+    REQUIRE(mremap(bytes, 3 * MIB, 4 * MIB, MREMAP_MAYMOVE) == MAP_FAILED && errno == EFAULT,
+            "pages with different protection moved together");
+    char *moved = mremap(bytes + MIB, MIB, 2 * MIB, MREMAP_MAYMOVE);
+    CALL(moved != MAP_FAILED);
+    check_words((uint64_t *)moved, MIB / 8, 1, MIB / 8, "mremap of a protected part");
+    REQUIRE(touch(moved, 1) == SIGSEGV && touch(moved + 2 * MIB - 1, 1) == SIGSEGV, "mremap opened a protected part");
+    CALL(munmap(moved, 2 * MIB) == 0 && munmap(bytes, size) == 0);
 }
 
 static void locking(void) {
@@ -215,6 +230,7 @@ int main(int argc, char **argv) {
     discarding();
     protecting();
     moving();
+    moving_protected();
     locking();
     fixing();
     allocating();

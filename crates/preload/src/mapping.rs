@@ -58,6 +58,12 @@ fn may_be_far(len: usize, caller: usize) -> bool {
     wants_far(len) && !go::keeps_mapping(caller)
 }
 
+/// End of the addresses that a program may have. On processors with longer addresses, a program must ask for more.
+#[cfg(target_arch = "x86_64")]
+const SPACE_END: usize = (1 << 47) - PAGE;
+#[cfg(not(target_arch = "x86_64"))]
+const SPACE_END: usize = 1 << 48;
+
 /// Returns the pages that overlap the range, if the engine runs and any of them is far.
 pub(crate) fn with_far(addr: usize, len: usize) -> Option<Range> {
     if !far::active() {
@@ -189,7 +195,8 @@ pub(crate) unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
     let whole = (addr as usize).is_multiple_of(PAGE) && len > 0;
     status(match with_far(addr as usize, len.max(1)) {
         None => unmap(addr as usize, len),
-        Some(_) if !whole => Err(libc::EINVAL),
+        // As in the kernel, a range that ends beyond the address space changes nothing.
+        Some(range) if !whole || range.start + range.len() > SPACE_END => Err(libc::EINVAL),
         Some(range) => split(
             range,
             |near| unmap(near.start, near.len()),
@@ -277,6 +284,23 @@ pub(crate) unsafe extern "C" fn mremap(
     address(unsafe { remap_far(range, wanted, flags) })
 }
 
+/// Returns the protection of a far range. The error is EFAULT if pages differ in it: in the kernel, such a range consists
+/// of several mappings, and cannot be moved.
+fn protection_of(range: Range) -> Result<c_int, c_int> {
+    let end = range.start + range.len();
+    if far::open_until(range.start, end, true) == end {
+        return Ok(libc::PROT_READ | libc::PROT_WRITE);
+    }
+    let of = |page: usize| match (far::is_readable(page), far::is_writable(page)) {
+        (true, true) => libc::PROT_READ | libc::PROT_WRITE,
+        (true, false) => libc::PROT_READ,
+        (false, _) => libc::PROT_NONE,
+    };
+    let first = of(range.start);
+    let is_uniform = (range.start..end).step_by(PAGE).all(|page| of(page) == first);
+    if is_uniform { Ok(first) } else { Err(libc::EFAULT) }
+}
+
 /// # Safety
 /// No other code uses `old` during the call. `new_len` is a positive multiple of the page size.
 unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c_int> {
@@ -293,9 +317,15 @@ unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c
         keeping_errno(|| unsafe { far::release(old.start + new_len, old.len() - new_len) });
         return Ok(old.start);
     }
+    let prot = keeping_errno(|| protection_of(old))?;
+    let is_usual = prot == libc::PROT_READ | libc::PROT_WRITE;
     let whole = far::allocation(old.start) == Some(old.len());
     // SAFETY: the program owns the allocation, and the new length is larger, so no part of it is cut off.
     if !keep_old && whole && keeping_errno(|| unsafe { far::resize(old.start, new_len) }) {
+        if !is_usual {
+            // SAFETY: the part behind the old end was allocated just now, and no other code knows it.
+            keeping_errno(|| unsafe { far::protect(old.start + old.len(), new_len - old.len(), prot) })?;
+        }
         return Ok(old.start);
     }
     // Memory that the program may not read cannot be copied.
@@ -308,6 +338,10 @@ unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c
     }
     // SAFETY: `new` has at least `old.len()` bytes and does not overlap the old range.
     unsafe { keeping_errno(|| heap::move_bytes(old.start as *mut u8, new, old.len())) };
+    if !is_usual {
+        // SAFETY: the new range was allocated just now, and no other code knows it.
+        keeping_errno(|| unsafe { far::protect(new as usize, new_len, prot) })?;
+    }
     // SAFETY: the bytes have moved. The program gives up the old range, as mremap(2) says.
     keeping_errno(|| unsafe {
         match keep_old {
