@@ -134,7 +134,7 @@ static void moving(void) {
     CALL(munmap(middle, part + MIB) == 0 && munmap(fence, size) == 0 && munmap(moved, 2 * size) == 0);
 }
 
-/* What moves and grows keeps its protection. Pages that differ in it do not move together. */
+/* mremap keeps the protection of what it moves and grows. Pages with different protection do not move together. */
 static void moving_protected(void) {
     char *bytes = (char *)map();
     CALL(mprotect(bytes + MIB, MIB, PROT_READ) == 0);

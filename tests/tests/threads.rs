@@ -74,8 +74,8 @@ fn a_program_that_keeps_capabilities_changes_its_groups() {
     }
 }
 
-/// A program that is executed by another user than the run's may not reach the private server. It must run as long as it
-/// uses no far memory.
+/// A program that is executed by another user than the run's may not reach the private server. Without far memory
+/// the program must run as usual.
 #[test]
 fn programs_executed_without_root_run_until_they_need_far_memory() {
     if !rustix::process::geteuid().is_root() || !installed("setpriv", "util-linux") || !installed("perl", "perl") {

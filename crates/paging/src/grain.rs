@@ -9,7 +9,7 @@
 //! stay in memory as a huge page: until more other blocks were accessed than local memory could hold as huge pages.
 //! Otherwise a program that takes one unit of each block in turn would get a huge page for each. The pager cannot see
 //! accesses within a huge page. So it sometimes fetches a block as base pages, as a probe. While probes find what was
-//! expected, they become rarer, up to one each time the budget has been filled with huge pages. A new phase of the
+//! expected, they become rarer, up to one each time huge pages have filled half of the budget, or each 64 huge pages. A new phase of the
 //! program that accesses few units of each block is noticed by then.
 //!
 //! Results are kept for each *district*, a range of neighbouring blocks, because different arrays are used differently.

@@ -16,6 +16,7 @@ use crate::filter::words::{self, MARK, PASS};
 use crate::flags::SUSPENDED;
 use crate::raw::{self, Errno, syscall};
 use crate::signal::{self, Action, SA_RESTORER, SignalError};
+use crate::thread;
 use libc::{REG_R8, REG_R9, REG_R10, REG_RAX, REG_RDI, REG_RDX, REG_RIP, REG_RSI, REG_RSP};
 use std::ffi::{c_int, c_long, c_void};
 use std::ops::Range;
@@ -183,14 +184,8 @@ pub(crate) fn available() -> CallTraps {
 
 /// Returns whether the process has CAP_SYS_ADMIN.
 fn is_administrator() -> bool {
-    const VERSION_3: u32 = 0x2008_0522;
     const SYS_ADMIN: u32 = 21;
-    let header = [VERSION_3, 0];
-    let mut sets = [0u32; 6];
-    // SAFETY: the header names this process, and `sets` has room for the two records of this version.
-    let answer =
-        unsafe { syscall(libc::SYS_capget, [header.as_ptr() as usize, sets.as_mut_ptr() as usize, 0, 0, 0, 0]) };
-    answer.is_ok() && sets[0] & 1 << SYS_ADMIN != 0
+    thread::capabilities(0).is_some_and(|capabilities| capabilities & 1 << SYS_ADMIN != 0)
 }
 
 /// Makes `handler` serve the calls that are trapped from now on, and installs the handler of SIGSYS. Its stack is the

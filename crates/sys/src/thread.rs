@@ -27,6 +27,18 @@ fn own_id(number: libc::c_long) -> i32 {
     id.map_or(0, |id| id as i32)
 }
 
+/// Returns the effective capabilities of a thread, one bit each. 0 stands for the calling thread. Returns `None` if there
+/// is no such thread.
+#[must_use]
+pub fn capabilities(thread: i32) -> Option<u64> {
+    const VERSION_3: u32 = 0x2008_0522;
+    let (head, mut sets) = ([VERSION_3, thread as u32], [[0_u32; 3]; 2]);
+    let args = [head.as_ptr() as usize, sets.as_mut_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: `head` has the version and the thread, and `sets` has room for the two records of this version.
+    unsafe { raw::syscall(libc::SYS_capget, args) }.ok()?;
+    Some(u64::from(sets[0][0]) | u64::from(sets[1][0]) << 32)
+}
+
 /// The CPUs that the user allows this process, for example by taskset or a batch system. The first thread that changes
 /// its CPUs stores the user's CPUs here before the change. `None` before the first such change.
 static ALLOWED: LockCell<Option<CpuSet>> = LockCell::new(None);

@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_int, c_long, c_void};
 use std::mem::transmute;
 
 use hanare::far;
-use hanare_sys::{copy, stack};
+use hanare_sys::{copy, stack, thread};
 use libc::{gid_t, size_t, uid_t};
 
 use super::near::{Buffer, text};
@@ -40,23 +40,13 @@ fn on_near_stack(call: impl FnOnce() -> c_int) -> c_int {
 }
 
 /// The capabilities that the calls of this module need: CAP_SETGID and CAP_SETUID.
-const RIGHTS: u32 = 1 << 6 | 1 << 7;
-
-/// Returns the effective capabilities in [`RIGHTS`] of a thread. 0 stands for the calling thread.
-fn rights_of(thread: i32) -> Option<u32> {
-    const VERSION: u32 = 0x2008_0522;
-    let (head, mut sets) = ([VERSION, thread as u32], [[0_u32; 3]; 2]);
-    let args = [head.as_ptr() as usize, sets.as_mut_ptr() as usize, 0, 0, 0, 0];
-    // SAFETY: `head` has the version and the thread, and `sets` has room for the two sets of this version.
-    unsafe { kernel(libc::SYS_capget, args) }.ok()?;
-    Some(sets[0][0] & RIGHTS)
-}
+const RIGHTS: u64 = 1 << 6 | 1 << 7;
 
 /// Whether this thread has a right that Hanare's threads lack. A program may keep capabilities when it gives up root, but
 /// it can do so for the calling thread only. The C library ends the process if a call succeeds in some threads only.
 fn only_this_thread_may() -> bool {
-    let theirs = far::an_own_thread().and_then(rights_of);
-    theirs.is_some_and(|theirs| rights_of(0).is_some_and(|mine| mine & !theirs != 0)) && far::is_alone()
+    let (mine, theirs) = (thread::capabilities(0), far::an_own_thread().and_then(thread::capabilities));
+    mine.zip(theirs).is_some_and(|(mine, theirs)| mine & !theirs & RIGHTS != 0) && far::is_alone()
 }
 
 /// Makes the system call in this thread only.

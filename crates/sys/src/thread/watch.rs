@@ -86,6 +86,13 @@ impl EndWatch {
     }
 }
 
+impl Drop for EndWatch {
+    fn drop(&mut self) {
+        // As for `RunWatch`: the number leaves Hanare's record first.
+        descriptors::forget(self.stat.as_raw_fd());
+    }
+}
+
 /// An open file under `/proc` (`statm`) that tells how much private memory this process has.
 #[derive(Debug)]
 pub struct MemoryWatch {
@@ -125,13 +132,6 @@ fn private_pages(statm: &[u8]) -> Option<u64> {
     next()?.checked_sub(next()?)
 }
 
-impl Drop for EndWatch {
-    fn drop(&mut self) {
-        // As for `RunWatch`: the number leaves Hanare's record first.
-        descriptors::forget(self.stat.as_raw_fd());
-    }
-}
-
 impl Drop for RunWatch {
     fn drop(&mut self) {
         // The numbers must leave Hanare's record before the descriptors are closed. After the close, the program may
@@ -164,6 +164,10 @@ fn waits_alone(syscall: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::thread::gettid;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn private_memory_grows_with_what_is_written() {
@@ -175,10 +179,6 @@ mod tests {
         let after = watch.private_bytes().expect("a number");
         assert!(after > before + (24 << 20), "{before} before and {after} after {} bytes", block.len());
     }
-    use crate::thread::gettid;
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::mpsc;
-    use std::time::{Duration, Instant};
 
     #[test]
     fn only_a_thread_that_runs_arrives_on_a_cpu() {
