@@ -112,6 +112,47 @@ static void vectors(void) {
 
 #define MESSAGES 5
 
+/* Receives several messages into far memory. The remaining time is written to far memory, too. */
+static void received(void) {
+    int pair[2];
+    CALL(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) == 0);
+    struct mmsghdr *table = far_room(MESSAGES * sizeof *table);
+    struct timespec *time = far_room(sizeof *time);
+    uint64_t text[1000], *room[MESSAGES];
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < MESSAGES; i++) {
+            room[i] = far_room(8000), memset(room[i], 0, 8000);
+            struct iovec parts[2] = {{room[i], 8}, {room[i] + 1, 7992}};
+            table[i].msg_hdr = (struct msghdr){.msg_iov = far_copy(parts, sizeof parts), .msg_iovlen = 2};
+            table[i].msg_len = 77;
+        }
+        int sent = round == 1 ? 3 : MESSAGES;
+        for (int i = 0; i < sent; i++) {
+            fill_words(text, 1000, 5, i);
+            CALL(write(pair[0], text, 1000 + 1000 * i) == 1000 + 1000 * i);
+        }
+        away();
+        *time = (struct timespec){round == 1 ? 0 : 60, 0};
+        if (round == 0)
+            EXPECT(MESSAGES, SYS_recvmmsg, pair[1], table, MESSAGES, 0, time, 0);
+        else if (round == 1) /* The time is over after the first message. The other two are still there. */ {
+            EXPECT(1, SYS_recvmmsg, pair[1], table, MESSAGES, 0, time, 0);
+            EXPECT(2, SYS_recvmmsg, pair[1], table + 1, MESSAGES - 1, MSG_WAITFORONE, 0, 0);
+        } else
+            CALL(recvmmsg(pair[1], table, MESSAGES, MSG_WAITFORONE, NULL) == MESSAGES);
+        for (int i = 0; i < sent; i++) {
+            REQUIRE(table[i].msg_len == 1000u + 1000 * i, "message %d has %u bytes", i, table[i].msg_len);
+            check_words(room[i], 125 + 125 * i, 5, i, "a received message");
+        }
+        REQUIRE(table[sent % MESSAGES].msg_len == (sent < MESSAGES ? 77 : 1000), "a message too many");
+        REQUIRE(round == 1 ? time->tv_sec == 0 : time->tv_sec >= (round ? 60 : 30), "%ld s are left", time->tv_sec);
+    }
+    time->tv_nsec = 1000000000;
+    EXPECT(-EINVAL, SYS_recvmmsg, pair[1], table, 1, 0, time, 0);
+    EXPECT(-EAGAIN, SYS_recvmmsg, pair[1], table, 1, MSG_DONTWAIT, 0, 0);
+    CALL(close(pair[0]) == 0 && close(pair[1]) == 0);
+}
+
 static void messages(void) {
     int pair[2];
     CALL(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, pair) == 0);
@@ -311,6 +352,7 @@ int main(int argc, char **argv) {
     area = (char *)(((uintptr_t)area + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
     vectors();
     messages();
+    received();
     waits();
     children();
     for (int how = 0; how < 3; how++)

@@ -102,6 +102,7 @@ unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
             libc::SYS_pwritev2 => data::pwritev64v2(int(a), b as *const _, int(c), d as i64, int(f)) as c_long,
             libc::SYS_recvfrom => data::recvfrom(int(a), b as *mut _, c, int(d), e as *mut _, f as *mut _) as c_long,
             libc::SYS_recvmsg => data::recvmsg(int(a), b as *mut _, int(c)) as c_long,
+            libc::SYS_recvmmsg => messages::recvmmsg(int(a), b as *mut _, c as u32, int(d), e as *mut _).into(),
             libc::SYS_accept => sockets::accept(int(a), b as *mut _, c as *mut _).into(),
             libc::SYS_accept4 => sockets::accept4(int(a), b as *mut _, c as *mut _, int(d)).into(),
             libc::SYS_wait4 => waiting::wait4(int(a), b as *mut _, int(c), d as *mut _).into(),

@@ -71,7 +71,7 @@ reals! {
     euidaccess eaccess eventfd_read
     truncate truncate64 utimensat mkstemp mkstemp64 mkdtemp
     bind connect accept accept4 getsockname getpeername getsockopt setsockopt socketpair pipe pipe2
-    vmsplice splice sendfile sendfile64 copy_file_range sendmmsg
+    vmsplice splice sendfile sendfile64 copy_file_range sendmmsg recvmmsg
     poll __poll_chk ppoll select pselect epoll_ctl epoll_wait epoll_pwait
     nanosleep clock_nanosleep clock_gettime clock_getres
     wait waitpid wait3 wait4 waitid sigwait sigwaitinfo sigtimedwait sigsuspend sigpending
