@@ -40,6 +40,7 @@ mod robust;
 mod signals;
 mod stacks;
 mod statics;
+mod trap_stacks;
 #[cfg(target_arch = "x86_64")]
 mod trapped;
 
@@ -87,6 +88,7 @@ extern "C" fn start() {
         far::ensure_started();
     }
     signals::unblock_trap();
+    trap_stacks::begin();
     if statics
         && !go::keeps_statics()
         && let Err(error) = statics::adopt()

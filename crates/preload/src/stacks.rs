@@ -20,7 +20,7 @@ use crate::calls::near::given;
 use crate::calls::real;
 use crate::mapping::with_far;
 use crate::range::{PAGE, Range};
-use crate::robust;
+use crate::{robust, trap_stacks};
 
 /// Size in bytes of the part at the top of a stack that becomes near. It contains the C library's structure and the
 /// thread's copies of thread-locals.
@@ -147,6 +147,7 @@ unsafe fn taken(stored: *mut c_void) -> Begin {
 unsafe extern "C-unwind" fn begin(begin: *mut c_void) -> *mut c_void {
     // SAFETY: `create` has stored `begin` for this thread alone.
     let Begin { first, argument } = unsafe { taken(begin) };
+    trap_stacks::give();
     #[cfg(target_arch = "x86_64")]
     crate::trapped::watch_this_thread();
     if robust::is_used() {
@@ -170,7 +171,8 @@ unsafe fn create(
     // SAFETY: the caller passes null or valid attributes.
     let near = unsafe { given(attributes) };
     let attributes = near.pointer().cast_const().cast();
-    if !(robust::is_used() || far::call_traps().dispatch) || far::is_own_thread() {
+    let begins_here = robust::is_used() || far::call_traps().dispatch || trap_stacks::are_given();
+    if !begins_here || far::is_own_thread() {
         // SAFETY: the caller keeps the contract of pthread_create(3).
         return unsafe { call(thread, attributes, first, argument) };
     }

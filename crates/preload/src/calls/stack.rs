@@ -1,6 +1,7 @@
 //! Alternate signal stacks. The kernel writes a signal frame to such a stack before any handler runs, so the stack must
 //! not be far. In signal modes (sigbus and sigsegv), near (ordinary) memory of the same size permanently replaces a far
-//! stack. The program still sees the stack that it passed.
+//! stack. The program still sees the stack that it passed. While it has none, the thread has one of Hanare's
+//! (`trap_stacks`), which the program does not see.
 
 use std::ffi::c_int;
 use std::mem::transmute;
@@ -11,6 +12,7 @@ use libc::stack_t;
 use super::near::{filled, is_far, kernel_is_blind};
 use super::real;
 use crate::answer::{kernel, set_errno};
+use crate::trap_stacks;
 
 /// Maximum number of far stacks that can be replaced. For further far stacks, `sigaltstack` fails with `ENOMEM`.
 const STACKS_MAX: usize = 256;
@@ -69,13 +71,23 @@ pub(crate) unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mu
         };
         stack.ss_sp = near as *mut _;
     }
+    let own = trap_stacks::own();
+    let is_given_up = wanted.is_some_and(|stack| stack.ss_flags & libc::SS_DISABLE != 0);
     let new = wanted.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let told = told.pointer().cast::<stack_t>();
     // SAFETY: `new` and `told` are each null or point to near memory.
     let answer = unsafe { call(new, told) };
+    if answer == 0 && is_given_up && own.is_some() {
+        // Ignored: the thread is on no alternate stack, and the kernel has just accepted another change.
+        // SAFETY: the stack is the thread's own, and the thread is not on it.
+        let _ = unsafe { trap_stacks::set(own) };
+    }
     if answer == 0 && !told.is_null() {
         // SAFETY: `told` is not null, and the call filled it.
         let stack = unsafe { &mut *told };
+        if own.is_some_and(|own| stack.ss_sp as usize == own) {
+            *stack = stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+        }
         let same = |entry: &&Replaced| entry.near.load(Ordering::Acquire) == stack.ss_sp as usize;
         if let Some(entry) = REPLACED.iter().find(same).filter(|_| !stack.ss_sp.is_null()) {
             stack.ss_sp = entry.far.load(Ordering::Acquire) as *mut _;
