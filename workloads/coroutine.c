@@ -94,12 +94,18 @@ static void *alternate(void *unused) {
     return unused;
 }
 
-/* Runs `part` in this thread and in two others, one after the other. */
+/* Runs `part` in this thread, and in two others, one after the other. The last one has a stack that the program gives. */
 static void in_threads(void *(*part)(void *)) {
     part(NULL);
     for (int nth = 0; nth < 2; nth++) {
         pthread_t thread;
-        CALL(pthread_create(&thread, NULL, part, NULL) == 0 && pthread_join(thread, NULL) == 0);
+        pthread_attr_t attributes;
+        CALL(pthread_attr_init(&attributes) == 0);
+        if (nth == 1) {
+            void *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            CALL(stack != MAP_FAILED && pthread_attr_setstack(&attributes, stack, STACK) == 0);
+        }
+        CALL(pthread_create(&thread, &attributes, part, NULL) == 0 && pthread_join(thread, NULL) == 0);
     }
 }
 

@@ -56,6 +56,24 @@ pub(crate) unsafe fn kernel(number: libc::c_long, args: [usize; 6]) -> Result<us
     unsafe { hanare_sys::syscall(number, args) }.map_err(|errno| errno.0)
 }
 
+/// Makes a system call whose pointers may lead to a stack that was far once. The filter for calls on far memory does not
+/// trap it.
+///
+/// # Errors
+/// The kernel's error number.
+///
+/// # Safety
+/// As for [`kernel`].
+pub(crate) unsafe fn unfiltered(number: libc::c_long, args: [usize; 6]) -> Result<usize, c_int> {
+    #[cfg(target_arch = "x86_64")]
+    if hanare_sys::calls::are_served() {
+        // SAFETY: the caller promises that the arguments are valid for the call.
+        return unsafe { hanare_sys::calls::pass(number, args) }.map_err(|errno| errno.0);
+    }
+    // SAFETY: the caller promises that the arguments are valid for the call.
+    unsafe { kernel(number, args) }
+}
+
 /// A line of text on the stack. Text that does not fit is cut off.
 struct Line {
     bytes: [u8; 512],

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hanare::far;
 use libc::{pthread_key_t, stack_t};
 
-use crate::answer::{keeping_errno, kernel};
+use crate::answer::{keeping_errno, kernel, unfiltered};
 use crate::go;
 use crate::range::PAGE;
 
@@ -90,14 +90,14 @@ pub(crate) unsafe fn set(base: Option<usize>) -> Result<(), i32> {
         None => stack_t { ss_sp: null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 },
     };
     // SAFETY: the kernel reads `stack`. The caller promises that the stack is free.
-    unsafe { kernel(libc::SYS_sigaltstack, [&raw const stack as usize, 0, 0, 0, 0, 0]) }.map(drop)
+    unsafe { unfiltered(libc::SYS_sigaltstack, [&raw const stack as usize, 0, 0, 0, 0, 0]) }.map(drop)
 }
 
 /// Returns the calling thread's alternate stack as the kernel knows it.
 fn present() -> Option<stack_t> {
     let mut stack = stack_t { ss_sp: null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
     // SAFETY: the kernel writes to `stack`.
-    unsafe { kernel(libc::SYS_sigaltstack, [null::<u8>() as usize, &raw mut stack as usize, 0, 0, 0, 0]) }.ok()?;
+    unsafe { unfiltered(libc::SYS_sigaltstack, [null::<u8>() as usize, &raw mut stack as usize, 0, 0, 0, 0]) }.ok()?;
     Some(stack)
 }
 

@@ -18,7 +18,7 @@ use hanare_sys::calls::{self, Call};
 use hanare_sys::features::CallTraps;
 use hanare_sys::flags::SERVED;
 
-use crate::answer::{errno, kernel, set_errno};
+use crate::answer::{errno, set_errno, unfiltered};
 use crate::calls::again::{by_number, repeated};
 use crate::code::{LIBRARY, LINKER, OWN};
 use crate::{go, signals};
@@ -149,7 +149,7 @@ unsafe fn change_stack(call: &mut Call, args: [usize; 6]) {
         let told = std::ptr::from_mut(call.signal_stack()) as usize;
         (
             if answer == 0 { 0 } else { -c_long::from(errno()) },
-            kernel(libc::SYS_sigaltstack, [null::<u8>() as usize, told, 0, 0, 0, 0]),
+            unfiltered(libc::SYS_sigaltstack, [null::<u8>() as usize, told, 0, 0, 0, 0]),
         )
     };
     // Ignored: the kernel refuses only a bad pointer.

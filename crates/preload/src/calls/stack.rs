@@ -11,7 +11,7 @@ use libc::stack_t;
 
 use super::near::{filled, is_far, kernel_is_blind};
 use super::real;
-use crate::answer::{kernel, set_errno};
+use crate::answer::{kernel, set_errno, status, unfiltered};
 use crate::trap_stacks;
 
 /// Maximum number of far stacks that can be replaced. For further far stacks, `sigaltstack` fails with `ENOMEM`.
@@ -75,8 +75,10 @@ pub(crate) unsafe extern "C-unwind" fn sigaltstack(new: *const stack_t, old: *mu
     let is_given_up = wanted.is_some_and(|stack| stack.ss_flags & libc::SS_DISABLE != 0);
     let new = wanted.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let told = told.pointer().cast::<stack_t>();
+    // The thread's stack may be one that was far, so the C library's function could trap.
     // SAFETY: `new` and `told` are each null or point to near memory.
-    let answer = unsafe { call(new, told) };
+    let answer =
+        status(unsafe { unfiltered(libc::SYS_sigaltstack, [new as usize, told as usize, 0, 0, 0, 0]) }.map(drop));
     if answer == 0 && is_given_up && own.is_some() {
         // Ignored: the thread is on no alternate stack, and the kernel has just accepted another change.
         // SAFETY: the stack is the thread's own, and the thread is not on it.
