@@ -1,13 +1,16 @@
 /* Litmus tests of release consistency on shared memory. They search for outcomes that must not occur, in many rounds.
  *
- *   hanare launch -n 4 -- litmus [ROUNDS]
+ *   hanare launch -n 4 -- litmus [ROUNDS [reclaimed]]
  *
  * In a round, every rank adds to counters under two locks, and to its own sums in pages that all ranks write. It
  * passes a message to the next rank by a barrier, and another by a lock. The exit code is 1 at the first outcome that
- * release consistency forbids. */
+ * release consistency forbids. With `reclaimed`, it has the kernel unmap its pages in each round, as a kernel that is
+ * short of memory does. */
+#define _GNU_SOURCE
 #include <dsm.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #define PAGE_INTS 1024
 #define COUNTERS 3
@@ -62,9 +65,17 @@ static void read_all_words(const int *pages) {
         expect("another rank's word", pages[page * PAGE_INTS + other], round_ * 1000 + other);
 }
 
+static void have_reclaimed(void *pages, size_t count) {
+    if (madvise(pages, count * 4096, MADV_PAGEOUT) != 0) {
+        perror("litmus: MADV_PAGEOUT");
+        exit(1);
+    }
+}
+
 int main(int argc, char *argv[]) {
     dsm_startup(&argc, &argv);
     long rounds = argc > 1 ? atol(argv[1]) : 1000;
+    int reclaims = argc > 2;
     rank = dsm_rank(), ranks = dsm_size();
     int *counters = dsm_alloc(4096, dsm_one(ranks - 1));
     int *message = dsm_alloc(4096, dsm_one(ranks / 2));
@@ -79,6 +90,8 @@ int main(int argc, char *argv[]) {
             expect("a counter", counters[i * 7], (round_ + 1) * ranks);
         expect("the message", message[5], round_ + 1);
         read_all_words(pages);
+        if (reclaims)
+            have_reclaimed(counters, 1), have_reclaimed(message, 1), have_reclaimed(flag, 1), have_reclaimed(pages, 4);
         dsm_barrier();
     }
     dsm_free(pages);

@@ -81,6 +81,23 @@ fn no_outcome_is_seen_that_release_consistency_forbids() {
     place.assert_nothing_left();
 }
 
+/// When the kernel reclaims memory, it unmaps shared pages without telling the engine. An access must find them again. The
+/// advice that the workload gives unmaps only pages that nobody else maps, as those of a single rank.
+#[test]
+fn pages_that_the_kernel_unmaps_come_back() {
+    let place = Place::new();
+    for protocol in PROTOCOLS {
+        for flags in [&["--transfer", "message"][..], &["--transfer", "zero-copy"], &["--local", "512K"]] {
+            let flags = [&["--protocol", protocol], flags].concat();
+            for ranks in [1, 2] {
+                let outcome = launch(&place, ranks, &flags, &["litmus", "50", "reclaimed"]);
+                assert_eq!(outcome.code, Some(0), "{ranks} ranks, {flags:?}: {}", outcome.stderr);
+            }
+        }
+    }
+    place.assert_nothing_left();
+}
+
 #[test]
 fn every_rank_ends_and_says_why_when_one_cannot_go_on() {
     let place = Place::new();

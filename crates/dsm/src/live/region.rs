@@ -86,7 +86,7 @@ pub(super) struct Region {
     uffd: Uffd,
     /// The accesses allowed to each page, up to the last page that was ever shown.
     shown: Vec<Shown>,
-    /// The last page that [`Self::show`] made accessible or writable. This has also woken the threads that waited for
+    /// The last page that [`Self::show`] made accessible or writable, or [`Self::show_again`] mapped. This has also woken the threads that waited for
     /// the page.
     last_shown: Option<u32>,
     /// Pages of the memfd that have memory. `twinned` holds the pages whose twins have memory.
@@ -204,6 +204,19 @@ impl Region {
             (Shown::Protected, false) | (Shown::Writable, true) => {}
         }
         *self.shown(page) = if writable { Shown::Writable } else { Shown::Protected };
+        Ok(())
+    }
+
+    /// Maps a shown page again, on which an access has trapped, and wakes the threads that wait for it. When the kernel
+    /// reclaims memory, it unmaps pages of shared memory that were not accessed for a while. It leaves them in the memfd.
+    pub(super) fn show_again(&mut self, page: u32) -> Result<(), Errno> {
+        let writable = match *self.shown(page) {
+            Shown::Absent => return Ok(()),
+            Shown::Protected => false,
+            Shown::Writable => true,
+        };
+        self.map_in(Run { first: page, count: 1 }, writable)?;
+        self.last_shown = Some(page);
         Ok(())
     }
 
@@ -538,6 +551,31 @@ mod tests {
             }
         }
         region.map_in(Run { first: 40, count: 1 }, true).expect_err("a hole is no page");
+    }
+
+    /// When the kernel reclaims memory, it unmaps pages that are shown. Here MADV_PAGEOUT has it do so.
+    #[test]
+    fn pages_that_the_kernel_unmapped_are_shown_again() {
+        const PAGEOUT: usize = 21;
+        let mut region = Region::new(64 * PAGE as u64, 0, None, 0).expect("a region");
+        for (page, writable) in [(3, false), (9, true)] {
+            region.show(page, writable).expect("shown");
+            assert_eq!(state(&region, page), (true, !writable), "page {page}");
+            let args = [region.address_of(page), PAGE, PAGEOUT, 0, 0, 0];
+            // SAFETY: the page lies in `trapped`, to which no references exist. The memfd keeps its bytes.
+            unsafe { hanare_sys::syscall(libc::SYS_madvise, args) }.expect("advice");
+            if state(&region, page).0 {
+                println!("this kernel does not unmap the page");
+                continue;
+            }
+            assert!(region.is_shown(page));
+            region.show_again(page).expect("shown again");
+            assert_eq!(state(&region, page), (true, !writable), "page {page}");
+            region.show_again(page).expect("a page that is mapped stays so");
+            assert_eq!(state(&region, page), (true, !writable), "page {page}");
+        }
+        region.show_again(20).expect("a page that is not shown stays absent");
+        assert!(!state(&region, 20).0);
     }
 
     #[test]

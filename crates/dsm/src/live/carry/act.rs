@@ -367,7 +367,7 @@ impl Engine {
     fn wake(&mut self, page: u32) -> Result<(), Trouble> {
         let state = self.machine.state(page);
         match state {
-            _ if self.region.is_shown(page) => {}
+            _ if self.region.is_shown(page) => self.region.show_again(page)?,
             State::Open | State::HomeClean | State::HomeDirty if self.limit.is_some() => {
                 let write = self.touch.is_some_and(|(touched, write)| touched == page && write);
                 self.show_own(page, write)?;
