@@ -47,20 +47,9 @@ pub(crate) fn place(mode: Mode, features: &Features, reserve: usize) -> Option<u
 
 /// Sets the traps for a reservation of `len` bytes at `base`, as far as the kernel allows.
 pub(crate) fn trap(mode: Mode, features: &Features, (base, len): (usize, usize)) {
+    let setter = SETTER.load(Acquire);
     let mut wanted = possible(mode, features, len);
     wanted.filter &= base == window::BASE;
-    set(wanted);
-}
-
-/// Sets the trap that each thread needs from its beginning on, before far memory starts. Returns whether it is set. The
-/// other one can be set for all threads later ([`trap`]).
-pub(crate) fn trap_early() -> bool {
-    set(CallTraps { dispatch: true, filter: false });
-    call_traps().dispatch
-}
-
-fn set(wanted: CallTraps) {
-    let setter = SETTER.load(Acquire);
     if setter.is_null() || wanted == CallTraps::default() {
         return;
     }

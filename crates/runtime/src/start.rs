@@ -7,7 +7,7 @@ use hanare_paging::policy;
 use hanare_settings::{Brief, Environment, FAR_LARGE, Mode, PageSize, Settings, SettingsError};
 use hanare_store::Sender;
 use hanare_sys::clock::now_ns;
-use hanare_sys::features::{CallTraps, Disabled, Features};
+use hanare_sys::features::Features;
 use hanare_sys::filter::{self, Refused};
 use hanare_sys::{descriptors, limits, mark};
 
@@ -26,7 +26,7 @@ mod parts;
 
 pub use error::StartError;
 pub(crate) use parts::{open_mechanism, open_store};
-use parts::{open_pager, open_threads, open_trap, open_view, trap_by};
+use parts::{open_pager, open_threads, open_trap, open_view};
 
 /// Maximum number of file descriptors that a start with a private server uses at a time.
 const DESCRIPTORS: usize = 19;
@@ -131,11 +131,8 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     let (base, len) = (engine.view().base(), engine.view().len());
     places::are_reserved(base, len);
     calls::trap(mode, &launch.features, (base, len));
-    if mode == Mode::Sigbus && !calls::call_traps().filter {
-        if settings.far < FAR_LARGE || small::are_far() {
-            return Err(StartError::Far { mode });
-        }
-        small::no_limit();
+    if settings.far < FAR_LARGE && mode == Mode::Sigbus && !calls::call_traps().filter {
+        return Err(StartError::Far { mode });
     }
     // If the C library's table of exit functions is full, `at_exit` never runs. The counters then miss the last tenth
     // of a second.
@@ -188,16 +185,15 @@ pub(crate) fn set_state(
 }
 
 /// Defers the start to the first far allocation. A program that never allocates far memory then need not wait for a
-/// start. In sigsegv mode, and in sigbus mode without both traps for system calls, far memory starts now: what threads do
-/// before the start could not be corrected. If this process has no right to reach the private server, the start is deferred
-/// in each mode, and ends the process if it fails again.
+/// start. Only thread mode allows a deferred start. In other modes far memory starts now. Otherwise the program could
+/// first install its own handler for the fault signal. If this process has no right to reach the private server, the start
+/// is deferred in each mode, and ends the process if it fails again.
 ///
 /// # Errors
 /// The reason why far memory cannot be started ([`StartError`]).
 pub fn start_later(environment: Environment) -> Result<(), StartError> {
     let Brief { mode, far: threshold, near, disabled } = Settings::brief(&environment)?;
-    let is_prepared = mode == Mode::Thread || mode == Mode::Sigbus && prepare_signals(&disabled)?;
-    if !is_prepared {
+    if mode != Mode::Thread {
         match start_now(&environment) {
             // The program was executed after its process gave up root. It may never use far memory.
             Err(error) if error.is_denied() => {}
@@ -207,28 +203,16 @@ pub fn start_later(environment: Environment) -> Result<(), StartError> {
     // This system call filter must be in force before the program opens a file. Direct I/O on a file that is already
     // open cannot be refused.
     if !Features::kernel_moves(&disabled) {
-        let refused = if mode == Mode::Thread { Refused::AsyncAndDirectIo } else { Refused::AsyncIo };
-        filter::refuse(refused).map_err(StartError::Filter)?;
+        filter::refuse(Refused::AsyncAndDirectIo).map_err(StartError::Filter)?;
     }
     LATER.store(Box::leak(Box::new(environment)), Release);
     process::leave_to_first(start_left);
     process::threshold_is(threshold);
-    // Where system calls fail on far memory, small blocks must be near.
-    if is_prepared && near > 0 && threshold > 0 {
+    // Small blocks can be far only in thread mode.
+    if near > 0 && threshold > 0 {
         small::limit(near);
     }
     Ok(())
-}
-
-/// Prepares a start in sigbus mode that is deferred: the actions of the two signals, and the trap that each thread needs
-/// from its beginning on. The program can no longer block these signals, nor take their actions away. Returns false, and
-/// changes nothing, if not both traps for system calls can be set.
-fn prepare_signals(disabled: &Disabled) -> Result<bool, StartError> {
-    let both = CallTraps { filter: true, dispatch: true };
-    if CallTraps::probe(disabled) != both || !calls::trap_early() {
-        return Ok(false);
-    }
-    trap_by(libc::SIGBUS).map(|()| true)
 }
 
 /// Carries out the start that [`start_later`] deferred. Ends the process if the start fails.

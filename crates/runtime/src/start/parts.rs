@@ -94,11 +94,6 @@ pub(super) fn open_trap(state: &'static State, mode: Mode) -> Result<(), StartEr
             return own_thread(c"hanare-pager", life).map_err(StartError::Thread);
         }
     };
-    trap_by(signal)
-}
-
-/// Makes accesses trap by a signal. Without an engine, the program's own action for the signal applies.
-pub(super) fn trap_by(signal: i32) -> Result<(), StartError> {
     process::traps_by(signal);
     Ok(signal::install(signal, handler::on_signal)?)
 }
