@@ -1,6 +1,8 @@
 //! Tests programs of small blocks only. Without `--far all`, these blocks are near while they are few, and far once the
 //! C library's heap has reached the limit of `--near`. So `--local` and `--near` bound the memory of such a program.
 
+use std::time::Duration;
+
 use hanare_tests::{Group, Outcome, Place, Served, built, figures, python_with, system_calls_work_on_far_pages};
 
 const KIB: u64 = 1 << 10;
@@ -47,7 +49,7 @@ fn a_map_lives_in_a_memory_cgroup_that_is_smaller_than_itself() {
     let server = Served::unix(&place, "256M", "server");
     let mut command = place.hanare(["run", "--local", "12M", "--near", "4M", "--server", &server.address, "--"]);
     group.holds(command.arg(built().workload("map")).arg("300000"));
-    let outcome = place.run(&mut command);
+    let outcome = place.start(&mut command).finish(Duration::from_secs(300));
     outcome.assert_well("map");
     assert!(outcome.text().starts_with("ok map"), "{outcome:?}");
     drop(server);

@@ -306,7 +306,7 @@ pub fn large_resident() -> u64 {
     LARGE_BLOCKS.iter().map(|[addr, len]| resident(addr.load(Relaxed), len.load(Relaxed))).sum()
 }
 
-/// Returns how many bytes of a page-aligned mapped range are resident.
+/// Returns how many bytes of a page-aligned mapped range are resident. Pages that are swapped out do not count.
 pub fn resident(addr: usize, len: usize) -> u64 {
     let mut pages = [0u8; 4096];
     let mut bytes = 0;

@@ -100,6 +100,8 @@ pub enum Advice {
     PopulateWrite,
     /// Exclude the range from core dumps.
     DontDump,
+    /// Bring the pages of the range that are swapped out into the swap cache. Absent pages stay absent.
+    WillNeed,
 }
 
 /// A mapped range of address space. Dropping this value unmaps the range.
@@ -335,6 +337,7 @@ pub unsafe fn advise(addr: usize, len: usize, advice: Advice) -> Result<(), Errn
         Advice::PopulateWrite => libc::MADV_POPULATE_WRITE,
         Advice::WipeOnFork => libc::MADV_WIPEONFORK,
         Advice::DontDump => libc::MADV_DONTDUMP,
+        Advice::WillNeed => libc::MADV_WILLNEED,
     };
     // SAFETY: the caller owns the range if the advice destroys its contents.
     unsafe { raw::syscall(libc::SYS_madvise, [addr, len, advice as usize, 0, 0, 0]) }.map(drop)

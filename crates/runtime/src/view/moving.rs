@@ -53,11 +53,26 @@ pub(super) unsafe fn move_back(uffd: &Uffd, to: usize, from: usize, len: usize) 
         if done == len {
             return;
         }
-        let nobody = std::sync::atomic::AtomicU32::new(0);
-        // Waits a millisecond before the next attempt.
-        futex::wait(&nobody, 0, Some(std::time::Duration::from_millis(1)));
+        pause();
     }
     fatal::die(EXIT_KERNEL, format_args!("the kernel does not move a page back; please report this line"));
+}
+
+/// Waits a millisecond.
+fn pause() {
+    let nobody = std::sync::atomic::AtomicU32::new(0);
+    futex::wait(&nobody, 0, Some(std::time::Duration::from_millis(1)));
+}
+
+/// Returns whether a page is in memory. Asks the kernel for a page that is swapped out: a later call finds it, perhaps
+/// after a while. An absent page stays absent.
+pub(super) fn is_there(page: usize) -> bool {
+    resident(page, OS_PAGE) > 0 || {
+        // Ignored: if the kernel cannot read the page, the callers see it as absent, and end the run after a while.
+        // SAFETY: the advice changes no contents.
+        let _ = unsafe { map::advise(page, OS_PAGE, Advice::WillNeed) };
+        resident(page, OS_PAGE) > 0
+    }
 }
 
 /// Moves the pages of a range in order, until the kernel refuses a page. Returns the number of bytes moved, and the
@@ -80,7 +95,7 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
             // Linux 6.18 restarts a MOVE if the processor sets the accessed bit of a page meanwhile. After the restart,
             // the kernel does not count the pages that it moved before. It finds their destination occupied (EEXIST).
             // The caller passed an empty destination. So a page that is present at `to` and absent at `from` was moved.
-            Some(libc::EEXIST) if resident(from + done, OS_PAGE) == 0 && resident(to + done, OS_PAGE) > 0 => {
+            Some(libc::EEXIST) if resident(from + done, OS_PAGE) == 0 && is_there(to + done) => {
                 if !mode.dontwake {
                     wake(uffd, to + done, OS_PAGE);
                 }
@@ -92,6 +107,12 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
                 (busy > BUSY_MAX).then_some(Refusal::Held)
             }
             Some(libc::EINVAL) => Some(Refusal::Unmovable),
+            // The page may have been moved, and swapped out since then. It must not be forgotten where it is.
+            Some(libc::EEXIST) => {
+                pause();
+                again += 1;
+                (again > AGAIN_MAX).then_some(Refusal::Held)
+            }
             // The reason is temporary: EAGAIN, or a shortage such as no memory for a page table. If the reason
             // persists, the page counts as held.
             Some(_) => {
@@ -116,7 +137,7 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
 /// The pages are open for writing. Otherwise this call would fault and wait for ever, because the calling thread
 /// itself would have to resolve the fault.
 pub(super) unsafe fn make_own(addr: usize, len: usize) -> Result<(), Errno> {
-    if resident(addr, len) < len as u64 {
+    if resident(addr, len) < len as u64 && !(addr..addr + len).step_by(OS_PAGE).all(is_there) {
         return Err(Errno(libc::ENOENT));
     }
     // SAFETY: the call prepares the pages for writing and keeps their contents. The pages are present and open for

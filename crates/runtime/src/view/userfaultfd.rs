@@ -20,7 +20,6 @@ use super::base::{self, Base, HUGE_PAGE, Sizes, drop_pages};
 use super::moving::{self, Refusal};
 use super::{Moved, Program, ViewError};
 use crate::kernel::{Patience, insist};
-use crate::near::resident;
 use crate::span::{OS_PAGE, Span};
 
 /// Number of attempts that must fail with ENOENT before the view assumes that the range is not mapped.
@@ -338,7 +337,7 @@ unsafe fn copy_all(uffd: &Uffd, to: usize, from: usize, len: usize, wp: bool) ->
         let pass_over = match result.errno {
             None => false,
             Some(libc::EAGAIN) if result.done > 0 => false,
-            Some(libc::EEXIST) if resident(to + done, OS_PAGE) > 0 => {
+            Some(libc::EEXIST) if moving::is_there(to + done) => {
                 came_whole = false;
                 true
             }
