@@ -74,6 +74,7 @@ pub(crate) struct Figures {
     /// Allocations that failed with ENOMEM for lack of room on the servers.
     allocations_refused: u64,
     pages_small: u64,
+    pages_middle: u64,
     pages_large: u64,
     promotions: u64,
     demotions: u64,
@@ -140,6 +141,7 @@ impl Figures {
                 .then(|| seen.near_bytes as f64 * 4096.0 / seen.far_bytes_peak.max(1) as f64),
             allocations_refused: seen.allocations_refused,
             pages_small: seen.pages_small,
+            pages_middle: seen.pages_middle,
             pages_large: seen.pages_large,
             promotions: seen.promotions,
             demotions: seen.demotions,
@@ -235,8 +237,8 @@ impl Figures {
         let page = match self.page_size_bytes {
             Some(bytes) => format!("pages of {}", size(bytes)),
             None => format!(
-                "page size auto ({} small, {} large, {} promoted, {} demoted)",
-                self.pages_small, self.pages_large, self.promotions, self.demotions
+                "page size auto ({} small, {} middle, {} large, {} promoted, {} demoted)",
+                self.pages_small, self.pages_middle, self.pages_large, self.promotions, self.demotions
             ),
         };
         let processes = match (self.processes, self.forks) {

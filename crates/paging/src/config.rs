@@ -51,6 +51,11 @@ pub struct Class {
     pub frames: u32,
 }
 
+impl Class {
+    /// The class of pages that are copied, and whose dirty bytes need no frame ([`Config::direct`]).
+    pub const COPIED: Self = Self { moves: false, frames: 0 };
+}
+
 /// The parameters of a pager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
@@ -60,6 +65,8 @@ pub struct Config {
     pub budget_units: u32,
     /// The class of the base pages, whose size is one unit.
     pub small: Class,
+    /// The class of the middle pages. It is unused if there are none.
+    pub middle: Class,
     /// The class of the huge pages, whose size is one block. It is unused if a block is one unit.
     pub wide: Class,
     /// Whether dirty pages are written straight to the server's memory, without a frame and without a separate
@@ -82,6 +89,16 @@ pub enum ConfigError {
     Budget,
     /// A class of pages needs frames but has none.
     Frames,
+}
+
+impl Config {
+    /// Whether each page size in use has the frames that it needs.
+    pub(crate) fn has_frames(&self) -> bool {
+        let needs_small = self.small.moves || !self.direct;
+        (!needs_small || self.small.frames > 0)
+            && (!self.geometry.has_middle() || self.middle.frames > 0)
+            && (self.geometry.block_units == 1 || self.wide.frames > 0)
+    }
 }
 
 impl State {
@@ -115,6 +132,7 @@ pub struct Counters {
     pub prefetch_used: u64,
     pub prefetch_wasted: u64,
     pub pages_small: u64,
+    pub pages_middle: u64,
     pub pages_wide: u64,
     pub widened: u64,
     pub narrowed: u64,

@@ -1,7 +1,7 @@
 //! The free frames of one page size, and the frame of each page. A free frame is *filled* if it still has physical
 //! memory, and *empty* if it is only a range of addresses.
 
-use crate::units::{Geometry, PageId};
+use crate::units::{Geometry, PageId, Size};
 
 /// The free frames of a pool.
 #[derive(Debug)]
@@ -58,14 +58,14 @@ impl Frames {
 
 /// Maps a page's number to the number of its frame, for each page that has a frame.
 ///
-/// Memory use: one word for each page. If base pages have no frames, it is one word for each block, or nothing if there
-/// are no blocks.
+/// Memory use: one word for each page. If base pages have no frames, it is one word for each run
+/// ([`Geometry::run_units`]), or nothing if there are no blocks.
 #[derive(Debug)]
 pub(crate) struct Places {
     /// The frame number plus one, or 0 for no frame. Entries of pages that never had a frame are never written, so they
     /// need no physical memory.
     of: Vec<u32>,
-    /// Number of units for each entry: 1, or the units of a block if only huge pages have frames.
+    /// Number of units for each entry: 1, or the units of a run if base pages have no frames.
     units: u32,
 }
 
@@ -74,23 +74,25 @@ impl Places {
         let (words, units) = match (small_have_frames, geometry.block_units) {
             (true, _) => (geometry.units, 1),
             (false, 1) => (0, 1),
-            (false, units) => (geometry.blocks(), units),
+            (false, _) => (geometry.units / geometry.run_units(), geometry.run_units()),
         };
         Self { of: vec![0; words as usize], units }
     }
 
     /// Returns the index of a page's word in `of`, or `None` for a page that can have no frame.
-    fn at(&self, page: PageId, wide: bool) -> Option<usize> {
-        (wide || self.units == 1).then_some((page.0 / self.units) as usize).filter(|&at| at < self.of.len())
+    fn at(&self, page: PageId, size: Size) -> Option<usize> {
+        (size != Size::Small || self.units == 1)
+            .then_some((page.0 / self.units) as usize)
+            .filter(|&at| at < self.of.len())
     }
 
-    pub(crate) fn get(&self, page: PageId, wide: bool) -> Option<u32> {
-        self.of[self.at(page, wide)?].checked_sub(1)
+    pub(crate) fn get(&self, page: PageId, size: Size) -> Option<u32> {
+        self.of[self.at(page, size)?].checked_sub(1)
     }
 
-    pub(crate) fn set(&mut self, page: PageId, wide: bool, frame: Option<u32>) {
+    pub(crate) fn set(&mut self, page: PageId, size: Size, frame: Option<u32>) {
         let word = frame.map_or(0, |frame| frame + 1);
-        if let Some(at) = self.at(page, wide)
+        if let Some(at) = self.at(page, size)
             && self.of[at] != word
         {
             self.of[at] = word;
@@ -104,19 +106,29 @@ mod tests {
 
     #[test]
     fn pages_keep_the_frames_they_are_given_and_take_a_word_where_they_can_have_one() {
-        let plain = Geometry { units: 64, unit_bytes: 4096, block_units: 1 };
+        let plain = Geometry { units: 64, unit_bytes: 4096, block_units: 1, middle_units: 1 };
         let mixed = Geometry { block_units: 16, ..plain };
-        for (geometry, small, words) in [(plain, true, 64), (mixed, true, 64), (mixed, false, 4), (plain, false, 0)] {
+        let three = Geometry { middle_units: 4, ..mixed };
+        for (geometry, small, words) in [
+            (plain, true, 64),
+            (mixed, true, 64),
+            (mixed, false, 4),
+            (three, true, 64),
+            (three, false, 16),
+            (plain, false, 0),
+        ] {
             let mut places = Places::new(&geometry, small);
             assert_eq!(places.of.len(), words);
-            let wide: Vec<bool> = if geometry.block_units > 1 { vec![false, true] } else { vec![false] };
-            for wide in wide {
-                let has = wide || small;
-                places.set(PageId(32), wide, Some(0));
-                assert_eq!(places.get(PageId(32), wide), has.then_some(0));
-                assert_eq!(places.get(PageId(16), wide), None);
-                places.set(PageId(32), wide, None);
-                assert_eq!(places.get(PageId(32), wide), None);
+            for size in Size::ALL {
+                if size != Size::Small && geometry.span_of(size) == 1 {
+                    continue;
+                }
+                let has = size != Size::Small || small;
+                places.set(PageId(32), size, Some(0));
+                assert_eq!(places.get(PageId(32), size), has.then_some(0));
+                assert_eq!(places.get(PageId(16), size), None);
+                places.set(PageId(32), size, None);
+                assert_eq!(places.get(PageId(32), size), None);
             }
         }
     }

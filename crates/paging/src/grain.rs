@@ -1,4 +1,5 @@
-//! Page-size policy: decides from observed faults whether a block is fetched as base pages or as one huge page.
+//! Page-size policy: decides from observed faults whether a block is fetched as one huge page. If not, [`runs`] decides
+//! between base pages and middle pages.
 //!
 //! Fetching a huge page takes about as long as 26 fetches of base pages (130 us against 5 us on one host, 350 us
 //! against 14 us over TCP). But a huge page needs the memory of 512 base pages, and evicts pages that may be needed
@@ -14,6 +15,11 @@
 //!
 //! Results are kept for each *district*, a range of neighbouring blocks, because different arrays are used differently.
 //! A district without a result uses the result of the whole space.
+
+mod runs;
+
+use crate::units::Geometry;
+use runs::Runs;
 
 /// Divisor of a block's units: a block counts as dense if at least 1/2 of them are accessed.
 const DENSE_PART: u32 = 2;
@@ -35,7 +41,10 @@ const PROBE_GAP_MIN: u32 = 4;
 /// The page-size policy. Memory use: one byte for each district, and 32 observed blocks.
 #[derive(Debug)]
 pub(crate) struct Grain {
+    runs: Runs,
     districts: Vec<i8>,
+    block_units: u32,
+    run_units: u32,
     /// Number of accessed units from which a block counts as dense.
     dense_units: u32,
     overall: i8,
@@ -70,9 +79,13 @@ enum Observation {
 }
 
 impl Grain {
-    pub(crate) fn new(blocks: u32, block_units: u32) -> Self {
+    pub(crate) fn new(geometry: &Geometry) -> Self {
+        let block_units = geometry.block_units;
         Self {
-            districts: vec![0; (blocks / DISTRICT_BLOCKS + 1) as usize],
+            runs: Runs::new(geometry),
+            districts: vec![0; (geometry.blocks() / DISTRICT_BLOCKS + 1) as usize],
+            block_units,
+            run_units: geometry.middle_units,
             dense_units: (block_units / DENSE_PART).max(1),
             overall: 0,
             watched: [Watch::default(); WATCHED],
@@ -111,6 +124,16 @@ impl Grain {
         }
     }
 
+    /// Decides whether to fetch a run as a middle page. The caller ensures that no page of the run is in memory.
+    pub(crate) fn decide_run(&mut self, run: u32) -> bool {
+        self.runs.decide(run)
+    }
+
+    /// Returns the answer that [`Self::decide_run`] would return, but starts no probe.
+    pub(crate) fn leans_middle(&self, run: u32) -> bool {
+        self.runs.leans_middle(run)
+    }
+
     /// Notes a fault on an absent huge page.
     pub(crate) fn wide_fault(&mut self) {
         self.faults += 1;
@@ -118,9 +141,27 @@ impl Grain {
         self.expire();
     }
 
-    /// Notes a fault on an absent base page of this block. `units` is the number of units that the fault shows to be
-    /// accessed. These are the page, the units fetched with it, and units known to have been accessed before.
-    pub(crate) fn small_fault(&mut self, block: u32, units: u32) {
+    /// Notes a fault on an absent base page. The fault fetches `units` units from this one on. `is_held` says whether the
+    /// server holds them.
+    pub(crate) fn small_fault(&mut self, unit: u32, units: u32, is_held: bool) {
+        if is_held {
+            self.runs.fetched(unit, units);
+        }
+        self.accessed(unit / self.block_units, units);
+    }
+
+    /// Notes a fault on an absent middle page. All its units count as accessed.
+    pub(crate) fn middle_fault(&mut self, unit: u32) {
+        self.accessed(unit / self.block_units, self.run_units);
+    }
+
+    /// Notes that the pager evicts a base page. There are middle pages.
+    pub(crate) fn evicted(&mut self, unit: u32) {
+        self.runs.evicted(unit);
+    }
+
+    /// Notes accesses to this number of absent units of a block.
+    fn accessed(&mut self, block: u32, units: u32) {
         self.faults += 1;
         self.expire();
         let (faults, wide_faults, dense_units) = (self.faults, self.wide_faults, self.dense_units);
@@ -189,16 +230,20 @@ impl Grain {
 mod tests {
     use super::*;
 
+    fn grain(blocks: u32) -> Grain {
+        Grain::new(&Geometry { units: blocks * 512, unit_bytes: 4096, block_units: 512, middle_units: 1 })
+    }
+
     #[test]
     fn a_sweep_turns_wide_and_stays_so_but_for_few_probes() {
-        let mut grain = Grain::new(4096, 512);
+        let mut grain = grain(4096);
         let mut small = 0;
         for block in 0..4096 {
             if grain.decide(block) {
                 grain.wide_fault();
             } else {
                 small += 1;
-                (0..64).for_each(|_| grain.small_fault(block, 8));
+                (0..64).for_each(|_| grain.small_fault(block * 512, 8, true));
             }
         }
         assert!(small < 4096 / 50, "{small} of 4096 blocks came in small");
@@ -209,7 +254,7 @@ mod tests {
     #[test]
     fn blocks_accessed_in_turn_are_wide_only_if_all_of_them_fit() {
         let wide_fetches = |capacity: usize| {
-            let mut grain = Grain::new(512, 512);
+            let mut grain = grain(512);
             grain.set_capacity(capacity as u32);
             let (mut wide, mut fetches) = (std::collections::VecDeque::new(), 0);
             for access in 0..32 * 512 {
@@ -223,7 +268,7 @@ mod tests {
                     wide.push_back(block);
                     fetches += 1;
                 } else {
-                    grain.small_fault(block, 1);
+                    grain.small_fault(block * 512, 1, true);
                 }
                 if wide.len() > capacity {
                     wide.pop_front();
@@ -239,12 +284,12 @@ mod tests {
     /// be noticed soon.
     #[test]
     fn a_sparse_phase_after_a_dense_one_is_noticed_within_three_rounds_of_the_budget() {
-        let mut grain = Grain::new(64, 512);
+        let mut grain = grain(64);
         grain.set_capacity(64);
         for block in (0..64).cycle().take(64 * 61) {
             match grain.decide(block) {
                 true => grain.wide_fault(),
-                false => (0..64).for_each(|_| grain.small_fault(block, 8)),
+                false => (0..64).for_each(|_| grain.small_fault(block * 512, 8, true)),
             }
         }
         let mut fetches = 0;
@@ -254,7 +299,7 @@ mod tests {
                     grain.wide_fault();
                     fetches += 1;
                 }
-                false => grain.small_fault(block, 1),
+                false => grain.small_fault(block * 512, 1, true),
             }
         }
         assert!(fetches < 3 * 64, "{fetches} huge pages were fetched for one unit each");
@@ -262,8 +307,8 @@ mod tests {
 
     #[test]
     fn scattered_touches_turn_wide_space_small_again_within_bounded_faults() {
-        let mut grain = Grain::new(512, 512);
-        (0..8).for_each(|block| (0..64).for_each(|_| grain.small_fault(block * 64, 8)));
+        let mut grain = grain(512);
+        (0..8).for_each(|block| (0..64).for_each(|_| grain.small_fault(block * 64 * 512, 8, true)));
         let mut wide_in_the_end = 0;
         let mut seed = 1u32;
         for fault in 0..20_000 {
@@ -273,7 +318,7 @@ mod tests {
                 grain.wide_fault();
                 wide_in_the_end += u32::from(fault >= 2_000);
             } else {
-                grain.small_fault(block, 1);
+                grain.small_fault(block * 512, 1, true);
             }
         }
         assert!(wide_in_the_end < 200, "{wide_in_the_end} of 18,000 scattered faults were served wide");

@@ -10,6 +10,11 @@ pub const UNITS_MAX: u32 = 1 << 27;
 pub const BUDGET_PAGES_MIN: u32 = 2;
 /// Smallest budget, in huge pages, with which the pager uses huge pages.
 pub const WIDE_PAGES_MIN: u32 = 8;
+/// Smallest budget, in huge pages, with which the pager uses huge pages beside middle ones, if this process copies the
+/// pages itself. With fewer, a huge page evicts too much.
+pub const WIDE_PAGES_MIN_BESIDE_MIDDLE: u32 = 64;
+/// Smallest budget, in middle pages, with which the pager uses middle pages.
+pub const MIDDLE_PAGES_MIN: u32 = 16;
 /// Maximum number of victims chosen in one step.
 pub const VICTIMS_MAX: usize = 128;
 /// Longest run of pages fetched by one action, in bytes. The receiving buffer has this size, or the size of one page if

@@ -2,20 +2,40 @@
 
 use crate::limits;
 
+/// Largest number of units of a middle page. The accessed units of a run are bits of a word.
+const RUN_UNITS_MAX: u32 = u16::BITS;
+
 /// A page. Its number is the number of its first unit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PageId(pub u32);
 
+/// The size of a page. With a fixed page size, all pages are base pages.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Size {
+    /// A base page: one unit.
+    Small = 0,
+    /// A middle page: [`Geometry::middle_units`] units.
+    Middle,
+    /// A huge page: one block.
+    Wide,
+}
+
+impl Size {
+    /// All sizes, the smallest first.
+    pub const ALL: [Self; 3] = [Self::Small, Self::Middle, Self::Wide];
+}
+
 /// A frame: local memory that is not mapped for the program. Each page size has its own pool of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FrameId {
-    /// Whether the frame holds a huge page.
-    pub wide: bool,
+    /// The size of the page that the frame holds.
+    pub size: Size,
     /// Index within the class's pool.
     pub index: u32,
 }
 
-/// The shape of the far space: the number and size of its units, and the number of units in a block.
+/// The shape of the far space: the number and size of its units, and the number of units in larger pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// Number of units.
@@ -24,6 +44,8 @@ pub struct Geometry {
     pub unit_bytes: u32,
     /// Number of units of one block, a power of two. It is 1 if the page size is fixed.
     pub block_units: u32,
+    /// Number of units of one middle page, a power of two. It is 1 if there are no middle pages.
+    pub middle_units: u32,
 }
 
 impl Geometry {
@@ -33,6 +55,8 @@ impl Geometry {
         self.unit_bytes.is_power_of_two()
             && self.unit_bytes >= limits::UNIT_BYTES_MIN
             && self.block_units.is_power_of_two()
+            && self.middle_units.is_power_of_two()
+            && (self.middle_units == 1 || self.middle_units < self.block_units && self.middle_units <= RUN_UNITS_MAX)
             && u64::from(self.unit_bytes) * u64::from(self.block_units) <= u64::from(limits::PAGE_BYTES_MAX)
             && self.units > 0
             && self.units <= limits::UNITS_MAX
@@ -44,6 +68,29 @@ impl Geometry {
     #[must_use]
     pub fn stretch_units(&self) -> u32 {
         limits::PAGE_BYTES_MAX / self.unit_bytes
+    }
+
+    /// Whether blocks may consist of middle pages.
+    #[must_use]
+    pub fn has_middle(&self) -> bool {
+        self.middle_units > 1
+    }
+
+    /// Returns the number of units of one page.
+    #[must_use]
+    pub fn span_of(&self, size: Size) -> u32 {
+        match size {
+            Size::Small => 1,
+            Size::Middle => self.middle_units,
+            Size::Wide => self.block_units,
+        }
+    }
+
+    /// Returns the number of units of a run. All pages in a run have the same size. A run is a middle page or consists of
+    /// base pages, or it belongs to a huge page. Without middle pages, a run is a block.
+    #[must_use]
+    pub fn run_units(&self) -> u32 {
+        if self.has_middle() { self.middle_units } else { self.block_units }
     }
 
     /// Returns the block that contains a unit.

@@ -6,11 +6,12 @@ const UNITS: u32 = 512;
 const BUDGET: u32 = 256;
 
 fn pager(direct: bool) -> Pager {
-    let geometry = Geometry { units: UNITS, unit_bytes: 2 << 20, block_units: 1 };
+    let geometry = Geometry { units: UNITS, unit_bytes: 2 << 20, block_units: 1, middle_units: 1 };
     let config = Config {
         geometry,
         budget_units: BUDGET,
         small: Class { moves: true, frames: BUDGET },
+        middle: Class { moves: true, frames: 0 },
         wide: Class { moves: true, frames: 0 },
         direct,
         hides_in_place: false,

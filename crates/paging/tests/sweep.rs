@@ -5,11 +5,12 @@ use hanare_paging::{Action, Actions, Bytes, Class, Config, Event, Geometry, Page
 const UNITS: u32 = 8192;
 
 fn pager() -> Pager {
-    let geometry = Geometry { units: UNITS, unit_bytes: 4096, block_units: 1 };
+    let geometry = Geometry { units: UNITS, unit_bytes: 4096, block_units: 1, middle_units: 1 };
     let config = Config {
         geometry,
         budget_units: UNITS / 2,
         small: Class { moves: false, frames: 0 },
+        middle: Class { moves: true, frames: 0 },
         wide: Class { moves: true, frames: 0 },
         direct: true,
         hides_in_place: false,

@@ -111,6 +111,7 @@ impl Accounts {
         add(&to.prefetch_used, now.prefetch_used - old.prefetch_used);
         add(&to.prefetch_wasted, now.prefetch_wasted - old.prefetch_wasted);
         add(&to.pages_small, now.pages_small - old.pages_small);
+        add(&to.pages_middle, now.pages_middle - old.pages_middle);
         add(&to.pages_large, now.pages_wide - old.pages_wide);
         add(&to.promotions, now.widened - old.widened);
         add(&to.demotions, now.narrowed - old.narrowed);

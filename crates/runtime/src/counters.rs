@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use crate::polling::FaultRate;
 
 /// First word of the counters. It identifies their layout. Its last byte is the version of the layout.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x06");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x07");
 /// Number of buckets of the fault latency histogram.
 pub const BUCKETS: usize = 128;
 /// Size, in bytes, of the text that lists automatic choices with their reasons.
@@ -159,6 +159,8 @@ counters! {
     private_bytes_peak,
     /// Base pages in use now, if the page size is chosen automatically.
     pages_small,
+    /// Middle pages of 64 KiB brought in, if the page size is chosen automatically.
+    pages_middle,
     /// Huge pages in use now, if the page size is chosen automatically.
     pages_large,
     /// Changes from base pages to huge pages.
@@ -270,7 +272,7 @@ mod tests {
         assert_eq!(words * 8, size_of::<Counters>());
         assert_eq!(
             words,
-            1 + 43 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN + size_of::<FaultRate>()) / 8,
+            1 + 44 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN + size_of::<FaultRate>()) / 8,
             "a change of the layout needs a new version in MAGIC"
         );
     }

@@ -13,6 +13,8 @@ use hanare_settings::{Local, Mode, PageSize, Settings};
 const MOVE_FROM_BYTES: usize = 64 << 10;
 /// Bytes of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
+/// Bytes of a middle page. Base pages, middle pages and huge pages are mixed. Middle pages are moved as a whole.
+const MIDDLE_BYTES: usize = MOVE_FROM_BYTES;
 /// Page size, in bytes, in sigsegv mode with guard pages (MADV_GUARD_INSTALL), if the budget may be small. Example:
 /// Python uses 4 to 16 MiB. With a quarter of this in local memory, Python starts in acceptable time with pages of 4
 /// KiB, but not with pages of 16 or 64 KiB.
@@ -67,6 +69,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// Returns the number of frames for pages of each [`hanare_paging::Size`].
+    pub(crate) fn frames(&self) -> [u32; 3] {
+        let Config { small, middle, wide, .. } = self.config;
+        [small, middle, wide].map(|class| class.frames)
+    }
+
     /// Returns how accesses trap in sigsegv mode.
     pub(crate) fn protection(&self, features: &Features) -> Protection {
         if !features.guards {
@@ -218,12 +226,18 @@ pub(crate) fn plan(
         return Err(PlanError::Mappings { most: features.max_map_count.unwrap_or(MAPPINGS_MAX), left: MAPPINGS_LEFT });
     }
     let frames = |bytes: usize| (budget_max / bytes as u64).min(u64::from(limits::UNITS_MAX)) as u32;
-    let geometry =
-        Geometry { units: (reserve / unit) as u32, unit_bytes: unit as u32, block_units: (block / unit) as u32 };
+    let has_middle = features.move_ && unit < MIDDLE_BYTES && MIDDLE_BYTES < block;
+    let geometry = Geometry {
+        units: (reserve / unit) as u32,
+        unit_bytes: unit as u32,
+        block_units: (block / unit) as u32,
+        middle_units: if has_middle { (MIDDLE_BYTES / unit) as u32 } else { 1 },
+    };
     let config = Config {
         geometry,
         budget_units: units.min(u64::from(units_max)) as u32,
         small: Class { moves: small_moves, frames: if small_moves { frames(unit) } else { staging as u32 } },
+        middle: Class { moves: true, frames: if has_middle { frames(MIDDLE_BYTES).max(1) } else { 0 } },
         wide: Class { moves: true, frames: if block > unit { frames(block).max(1) } else { 0 } },
         direct,
         hides_in_place: in_place,
@@ -335,7 +349,7 @@ mod tests {
         for percent in [1, 25, 50, 99, 100] {
             each_plan(Local::Percent(percent), |plan, what| {
                 let plan = plan.unwrap_or_else(|error| panic!("{what}: {error}"));
-                let Geometry { units, block_units, unit_bytes } = plan.config.geometry;
+                let Geometry { units, block_units, unit_bytes, .. } = plan.config.geometry;
                 let space = Space { units, block_units, seed: 1, hides: plan.hides() };
                 let policy = policy::build("simple", space).unwrap();
                 let prefetcher = prefetch::build("none", space).unwrap();

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::time::{Duration, Instant};
 
-use hanare_paging::{FrameId, PageId};
+use hanare_paging::{FrameId, PageId, Size};
 use hanare_server::{Server, ServerConfig};
 use hanare_store::{
     Ask, Begun, Opened, Polled, Read, Remote, Saved, Shape, Slots, Store, Take, Telling, Turn, Words, Write,
@@ -178,7 +178,7 @@ impl Work<'_> {
         let write = Write {
             page: PageId(first),
             bytes: PAGE as u32,
-            frame: self.frames_wanted.then_some(FrameId { wide: false, index }),
+            frame: self.frames_wanted.then_some(FrameId { size: Size::Small, index }),
             at: Some(from),
             may_be_same,
             spare: self.spare.as_mut_ptr(),
@@ -295,8 +295,7 @@ fn servers_give_back_what_they_hold() {
             let capacity_bytes = session.info().capacity_bytes;
             Opened { name: endpoint.to_string(), session, options, capacity_bytes, limit_bytes: None }
         });
-        let shape =
-            Shape { units: UNITS, unit_bytes: PAGE, slot_bytes: 16 << 10, small_frames: FRAMES, wide_frames: 0 };
+        let shape = Shape { units: UNITS, unit_bytes: PAGE, slot_bytes: 16 << 10, frames: [FRAMES, 0, 0] };
         let bounce = RUN as usize * PAGE;
         let (remote, senders) = Remote::new(opened.collect(), shape, bounce, Duration::from_secs(10)).expect("a store");
         let (ended, over) = (Mutex::new(Vec::new()), AtomicBool::new(false));

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use hanare_paging::{FrameId, PageId};
+use hanare_paging::{FrameId, PageId, Size};
 use hanare_store::{Begun, Kind, OpenError, Read, Saved, Sender, Shape, Store, StoreError, Take, Target, Turn, Write};
 use hanare_sys::clock::now_ns;
 use hanare_sys::copy;
@@ -104,8 +104,7 @@ fn nothing() -> Arriving<impl Fn(u32) -> *mut u8> {
 impl Away {
     /// Connects a rank to its servers and starts the sender threads. The rank's region has `pages` pages.
     pub(super) fn open(target: &Target, pages: u32, rank: Rank, ranks: u16) -> Result<Self, AwayError> {
-        let shape =
-            Shape { units: pages, unit_bytes: PAGE, slot_bytes: PAGE, small_frames: FRAMES as u32, wide_frames: 0 };
+        let shape = Shape { units: pages, unit_bytes: PAGE, slot_bytes: PAGE, frames: [FRAMES as u32, 0, 0] };
         let (store, senders) = Kind::open(target, shape, ranks, &NOBODY_WAITS)?;
         let store: &'static Kind = Box::leak(store.into());
         let writes = LockCell::new(Vec::with_capacity(FRAMES));
@@ -155,7 +154,7 @@ impl Away {
             let write = Write {
                 page: PageId(page),
                 bytes: PAGE as u32,
-                frame: frame.map(|index| FrameId { wide: false, index }),
+                frame: frame.map(|index| FrameId { size: Size::Small, index }),
                 at: Some(at),
                 may_be_same: false,
                 spare: self.frame(0),

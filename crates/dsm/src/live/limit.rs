@@ -120,12 +120,12 @@ impl Limit {
     ) -> Result<Self, ConfigError> {
         let pages_max = (bytes / PAGE as u64) as usize;
         // Pages are copied to and from the backing store. For reference sampling they are unmapped in place.
-        let class = Class { moves: false, frames: 0 };
         let config = Config {
-            geometry: Geometry { units: pages, unit_bytes: PAGE as u32, block_units: 1 },
+            geometry: Geometry { units: pages, unit_bytes: PAGE as u32, block_units: 1, middle_units: 1 },
             budget_units: u32::try_from(pages_max).unwrap_or(u32::MAX).max(limits::BUDGET_PAGES_MIN),
-            small: class,
-            wide: class,
+            small: Class::COPIED,
+            middle: Class::COPIED,
+            wide: Class::COPIED,
             direct: true,
             hides_in_place: true,
             ahead_units: 0,

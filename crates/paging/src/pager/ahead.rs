@@ -6,7 +6,7 @@ use crate::config::State;
 use crate::event::Actions;
 use crate::limits;
 use crate::prefetch::{Proposals, Touch};
-use crate::units::PageId;
+use crate::units::{PageId, Size};
 
 impl Pager {
     /// Fetches the units that the prefetcher proposes after an access. Proposed units directly behind the accessed page
@@ -24,10 +24,9 @@ impl Pager {
         let staged = matches!(self.state(page), State::Staged | State::Installing);
         let touch = Touch { unit: page.0, span, window_max, staged, told: !copied };
         let mut proposals = Proposals::default();
-        let Self { prefetcher, state, flags, is_wide, geometry, .. } = self;
+        let Self { prefetcher, state, flags, sizes, geometry, .. } = self;
         let away = |unit: u32| {
-            let wide = is_wide.get(geometry.block(unit) as usize).is_some_and(|&wide| wide != 0);
-            let head = if wide { geometry.block_start(unit) } else { unit } as usize;
+            let head = sizes.head(unit).0 as usize;
             unit < geometry.units && state[head] == State::Remote as u8 && flags[head] & WANTED == 0
         };
         prefetcher.touched(touch, &away, &mut proposals);
@@ -46,7 +45,7 @@ impl Pager {
                 run = self.join_run(fetch, first, count.min(run_max - 1), actions);
                 (first, count) = (first + run, count - run);
             }
-            self.prefetch_some(first, count, &mut pages_left, actions);
+            self.prefetch_some(first, count, &mut pages_left, false, actions);
         }
         run
     }
@@ -63,6 +62,9 @@ impl Pager {
             // servers.
             if page.0.is_multiple_of(extent) {
                 break;
+            }
+            if self.geometry.has_middle() && page.0.is_multiple_of(self.geometry.middle_units) {
+                self.lean_size(page.0);
             }
             if self.head(page.0) != page || self.span(page) > 1 || !self.may_prefetch(page) {
                 break;
@@ -99,20 +101,18 @@ impl Pager {
     /// Prefetches the remote pages of a range while enough memory is free.
     pub(super) fn prefetch_range(&mut self, first: u32, count: u32, actions: &mut Actions) {
         let count = count.min(limits::PREFETCH_UNITS_MAX.max(self.ahead_units));
-        self.prefetch_some(first, count, &mut { limits::PREFETCH_UNITS_MAX }, actions);
+        self.prefetch_some(first, count, &mut { limits::PREFETCH_UNITS_MAX }, true, actions);
     }
 
     /// Does the work of [`Self::prefetch_range`], but examines at most `pages_left` pages. Subtracts the number of
-    /// examined pages from `pages_left`.
-    fn prefetch_some(&mut self, first: u32, count: u32, pages_left: &mut u32, actions: &mut Actions) {
+    /// examined pages from `pages_left`. `is_told` says that the program asked for the range.
+    fn prefetch_some(&mut self, first: u32, count: u32, pages_left: &mut u32, is_told: bool, actions: &mut Actions) {
         let end = first.saturating_add(count).min(self.geometry.units);
         let run_max = (limits::RUN_BYTES_MAX / self.geometry.unit_bytes).max(1);
         let mut unit = first;
         while unit < end && *pages_left > 0 {
-            if self.geometry.block_units > 1 && self.block_is_away(self.geometry.block(unit)) {
-                let block = self.geometry.block(unit);
-                let wide = self.affords_wide() && self.grain.leans_wide(block);
-                self.set_grain(block, wide);
+            if self.geometry.block_units > 1 {
+                self.lean_size(unit);
             }
             let page = self.head(unit);
             let span = self.span(page);
@@ -120,7 +120,9 @@ impl Pager {
             unit = page.0 + span;
             let quota = self.budget / 4;
             let moves = self.pool_of(page).class.moves;
-            if !self.may_prefetch(page) || moves && self.ahead.len() as u32 * span >= quota {
+            // Without a link to wait for, a middle page is fetched as soon at its first access.
+            let waits = self.size(page) == Size::Middle && self.ahead_units == 0 && !is_told;
+            if waits || !self.may_prefetch(page) || moves && self.ahead.len() as u32 * span >= quota {
                 continue;
             }
             let Some(frame) = self.admit(page, actions) else {

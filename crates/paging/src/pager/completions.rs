@@ -33,7 +33,7 @@ impl Pager {
             self.launch(page, frame, write, true, actions);
         } else if let Some(frame) = frame {
             // The failed fetch may have filled part of the frame, so the frame counts as filled.
-            self.pool(frame.wide).frames.put_filled(frame.index);
+            self.pool(frame.size).frames.put_filled(frame.index);
         }
     }
 
@@ -52,7 +52,7 @@ impl Pager {
         }
         self.copy_done(page);
         if installing && let Some(frame) = self.its_frame(page) {
-            self.pool(frame.wide).frames.put_empty(frame.index);
+            self.pool(frame.size).frames.put_empty(frame.index);
         }
         self.move_to(page, State::Resident);
         if !certain && !self.has(page, DIRTY) {
@@ -124,7 +124,7 @@ impl Pager {
     /// If the page was discarded in the meantime, starts another attempt to unmap it.
     pub(super) fn still_in_view(&mut self, page: PageId, actions: &mut Actions) {
         if let Some(frame) = self.its_frame(page) {
-            self.pool(frame.wide).frames.put_empty(frame.index);
+            self.pool(frame.size).frames.put_empty(frame.index);
             self.set_frame(page, None);
         }
         if self.has(page, DISCARDED) {
@@ -199,7 +199,7 @@ impl Pager {
     }
 
     pub(super) fn written_back(&mut self, page: PageId, frame: FrameId, ok: bool, actions: &mut Actions) {
-        let moves = self.pool(frame.wide).class.moves;
+        let moves = self.pool(frame.size).class.moves;
         self.writing -= 1;
         if self.state(page) != State::Staged {
             // The page became resident again or was discarded during the write-back. Only the frame is still in use.
@@ -211,7 +211,7 @@ impl Pager {
                 self.free_written(frame);
             }
             if self.has(page, STALE) {
-                actions.push(Action::Release { unit: page.0, count: self.span_of(frame.wide) });
+                actions.push(Action::Release { unit: page.0, count: self.geometry.span_of(frame.size) });
                 self.clear(page, STALE);
             } else if ok {
                 self.set(page, HELD);
@@ -244,9 +244,9 @@ impl Pager {
 
     /// Frees a frame after its write-back. The frame's page does not use the frame any more.
     pub(super) fn free_written(&mut self, frame: FrameId) {
-        let moves = self.pool(frame.wide).class.moves;
+        let moves = self.pool(frame.size).class.moves;
         self.give_frame(frame, moves);
-        self.used -= self.span_of(frame.wide) * u32::from(moves);
+        self.used -= self.geometry.span_of(frame.size) * u32::from(moves);
     }
 
     /// Notes that a copy out of a page's old frame has ended. If the write-back of the frame has ended, too, frees the

@@ -5,7 +5,7 @@ use super::page::{DIRTY, DISCARDED, GUESSED, HIDDEN, PREFETCHED, WANTED, WRITE, 
 use crate::config::State;
 use crate::event::{Action, Actions, Source};
 use crate::limits;
-use crate::units::{FrameId, PageId};
+use crate::units::{FrameId, PageId, Size};
 
 impl Pager {
     pub(super) fn fault(&mut self, unit: u32, write: bool, actions: &mut Actions) {
@@ -30,7 +30,7 @@ impl Pager {
             }
             State::Untouched | State::Remote => {
                 if self.geometry.block_units > 1 {
-                    self.choose_grain(unit);
+                    self.choose_size(unit);
                     page = self.head(unit);
                 }
                 self.demand(page, write, actions);
@@ -55,13 +55,9 @@ impl Pager {
             (_, false) => self.counters.faults_read += 1,
         }
         self.policy.coming(page);
-        if self.span(page) > 1 {
-            self.grain.wide_fault();
-        }
+        self.note_recent(self.size(page));
         let Some(frame) = self.admit(page, actions) else {
-            if self.geometry.block_units > 1 && self.span(page) == 1 {
-                self.grain.small_fault(self.geometry.block(page.0), 1);
-            }
+            self.note_size(page, 0, self.state(page) == State::Remote);
             return self.starve(page, write, actions);
         };
         let was_remote = self.state(page) == State::Remote;
@@ -72,8 +68,16 @@ impl Pager {
             true => run = self.read_ahead(page, Some(at), actions),
             false => self.fill_run(page, run, at, actions),
         }
-        if self.geometry.block_units > 1 && self.span(page) == 1 {
-            self.grain.small_fault(self.geometry.block(page.0), 1 + run);
+        self.note_size(page, run, was_remote);
+    }
+
+    /// Tells the page-size policy about a fault on an absent page. The fault fetches `run` more base pages.
+    fn note_size(&mut self, page: PageId, run: u32, is_held: bool) {
+        match self.size(page) {
+            _ if self.geometry.block_units == 1 => {}
+            Size::Small => self.grain.small_fault(page.0, 1 + run, is_held),
+            Size::Middle => self.grain.middle_fault(page.0),
+            Size::Wide => self.grain.wide_fault(),
         }
     }
 
@@ -102,9 +106,10 @@ impl Pager {
         if source == Source::Server {
             self.counters.fetched += u64::from(self.span(page));
         }
-        match self.span(page) {
-            1 => self.counters.pages_small += 1,
-            _ => self.counters.pages_wide += 1,
+        match self.size(page) {
+            Size::Small => self.counters.pages_small += 1,
+            Size::Middle => self.counters.pages_middle += 1,
+            Size::Wide => self.counters.pages_wide += 1,
         }
         self.used += self.span(page);
         self.move_to(page, State::Fetching);

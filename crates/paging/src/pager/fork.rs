@@ -9,7 +9,7 @@ use crate::config::{Progress, State};
 use crate::event::Actions;
 use crate::limits;
 use crate::policy::{Cause, Leave};
-use crate::units::PageId;
+use crate::units::{PageId, Size};
 
 impl Pager {
     /// Whether no page is in transit, no frame is in use and no fault waits for free memory.
@@ -99,9 +99,7 @@ impl Pager {
                 self.set(page, DIRTY);
             }
             State::Untouched => {
-                if self.span(page) > 1 {
-                    self.set_grain(self.geometry.block(unit), false);
-                }
+                self.resize(page.0, self.span(page), Size::Small);
                 let page = PageId(unit);
                 self.used += 1;
                 self.set(page, DIRTY);

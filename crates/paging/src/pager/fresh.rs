@@ -59,6 +59,15 @@ impl Fresh {
         }
     }
 
+    /// Whether the accesses before this one were in order, this one is the next, and `count` units from this one on may
+    /// be filled. If so, they count as filled.
+    fn goes_on(&mut self, unit: u32, count: u32) -> bool {
+        let goes_on = |range: &&mut Range| range.first == unit && range.filled > 0 && range.end - unit >= count;
+        let Some(range) = self.ranges.iter_mut().find(goes_on) else { return false };
+        (range.first, range.filled) = (unit + count, count);
+        true
+    }
+
     /// Notes an access to an untouched unit. Returns the number of units after it that may be filled with it, at most
     /// `most`.
     fn accessed(&mut self, unit: u32, most: u32) -> u32 {
@@ -73,14 +82,25 @@ impl Fresh {
 }
 
 impl Pager {
+    /// Whether to fill the untouched run of this unit as one middle page. While much memory is free, runs of base pages
+    /// are filled instead, because they are longer.
+    pub(super) fn fills_middle(&mut self, unit: u32) -> bool {
+        let count = self.geometry.middle_units;
+        unit.is_multiple_of(count) && self.fill_room() < count && self.fresh.goes_on(unit, count)
+    }
+
+    /// Returns the number of free units that a fill may take.
+    fn fill_room(&self) -> u32 {
+        self.budget.saturating_sub(self.local_units() + self.low) / ROOM_PART
+    }
+
     /// Returns the number of pages to fill with zeroes together with this one, the first access to an allocated page.
     pub(super) fn fresh_run(&mut self, page: PageId) -> u32 {
         if self.state(page) != State::Untouched || self.span(page) > 1 || self.pool_of(page).class.moves {
             return 0;
         }
         let run_max = (limits::RUN_BYTES_MAX / self.geometry.unit_bytes).max(1);
-        let room = self.budget.saturating_sub(self.local_units() + self.low);
-        let most = if self.starved.is_empty() { (run_max - 1).min(room / ROOM_PART) } else { 0 };
+        let most = if self.starved.is_empty() { (run_max - 1).min(self.fill_room()) } else { 0 };
         let run = self.fresh.accessed(page.0, most);
         let is_untouched = |unit: &u32| {
             let next = PageId(*unit);

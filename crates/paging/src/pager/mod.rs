@@ -26,6 +26,7 @@ mod hide;
 mod page;
 mod room;
 mod shape;
+mod sizes;
 mod transitions;
 mod unused;
 
@@ -42,6 +43,7 @@ use crate::policy::Policy;
 use crate::prefetch::Prefetcher;
 use crate::units::{FrameId, Geometry, PageId};
 use page::DIRTY;
+use sizes::Sizes;
 
 struct Pool {
     class: Class,
@@ -51,15 +53,15 @@ struct Pool {
 /// The pager.
 pub struct Pager {
     geometry: Geometry,
-    small: Pool,
-    wide: Pool,
+    /// The classes and frames of the page sizes, by [`Size`].
+    pools: [Pool; 3],
     direct: bool,
     hides_in_place: bool,
     ahead_units: u32,
     state: Vec<u8>,
     flags: Vec<u16>,
     frame: Places,
-    is_wide: Vec<u8>,
+    sizes: Sizes,
     in_memory: Vec<u16>,
     remote: Vec<u16>,
     policy: Box<dyn Policy>,
@@ -70,6 +72,10 @@ pub struct Pager {
     high: u32,
     /// Number of future faults during which the pager still keeps room for a run of pages.
     run_faults: u32,
+    /// Number of future faults during which the pager still keeps room for a middle page.
+    middle_faults: u32,
+    /// Number of future faults during which the pager still keeps room for a huge page.
+    wide_faults: u32,
     /// Number of units that are resident, staged or in flight.
     used: u32,
     /// Number of used units that are becoming free.
@@ -123,32 +129,34 @@ impl Pager {
         if config.budget_units < limits::BUDGET_PAGES_MIN {
             return Err(ConfigError::Budget);
         }
-        let needs_frames = config.small.moves || !config.direct;
-        if needs_frames && config.small.frames == 0 || geometry.block_units > 1 && config.wide.frames == 0 {
+        if !config.has_frames() {
             return Err(ConfigError::Frames);
         }
+        let pool = |class: Class| Pool { class, frames: Frames::new(class.frames) };
+        let frames = (config.small.frames + config.middle.frames + config.wide.frames) as usize;
         let units = geometry.units as usize;
         let blocks = if geometry.block_units > 1 { geometry.blocks() as usize } else { 0 };
         let mut pager = Self {
             geometry,
-            small: Pool { class: config.small, frames: Frames::new(config.small.frames) },
-            wide: Pool { class: config.wide, frames: Frames::new(config.wide.frames) },
+            pools: [config.small, config.middle, config.wide].map(pool),
             direct: config.direct,
             hides_in_place: config.hides_in_place,
             ahead_units: config.ahead_units,
             state: vec![0; units],
             flags: vec![0; units],
             frame: Places::new(&geometry, config.small.frames > 0),
-            is_wide: vec![0; blocks],
+            sizes: Sizes::new(&geometry),
             in_memory: vec![0; blocks],
             remote: vec![0; blocks],
             policy,
             prefetcher,
-            grain: Grain::new(geometry.blocks(), geometry.block_units),
+            grain: Grain::new(&geometry),
             budget: 0,
             low: 0,
             high: 0,
             run_faults: 0,
+            middle_faults: 0,
+            wide_faults: 0,
             used: 0,
             leaving: 0,
             leaving_clean: 0,
@@ -164,8 +172,8 @@ impl Pager {
             writing: 0,
             resting: false,
             starved: VecDeque::with_capacity(limits::STARVED_MAX),
-            ahead: VecDeque::with_capacity(config.wide.frames.max(config.small.frames) as usize + 1),
-            copied_from: Vec::with_capacity((config.small.frames + config.wide.frames) as usize),
+            ahead: VecDeque::with_capacity(frames + 1),
+            copied_from: Vec::with_capacity(frames),
             guarded: [PageId(u32::MAX); 2],
             // Initially, a page that was written to last time is predicted to be written again. Observations replace
             // this value.
@@ -217,8 +225,8 @@ impl Pager {
             Event::WrittenBack { page, frame, ok } => self.written_back(page, frame, ok, actions),
             Event::FrameFreed { frame } => {
                 self.frees -= 1;
-                self.freeing -= self.span_of(frame.wide);
-                self.pool(frame.wide).frames.put_empty(frame.index);
+                self.freeing -= self.geometry.span_of(frame.size);
+                self.pool(frame.size).frames.put_empty(frame.index);
             }
             Event::Discard { .. } | Event::Allocated { .. } | Event::Unused { .. } | Event::Used { .. } => {
                 progress = self.allocation(event, actions);

@@ -4,7 +4,7 @@ use super::transitions;
 use super::{Pager, Pool};
 use crate::config::{STATES, State};
 use crate::policy::Cause;
-use crate::units::{FrameId, PageId};
+use crate::units::{FrameId, PageId, Size};
 
 /// The program may have written to the page since the server last received it.
 pub(super) const DIRTY: u16 = 1;
@@ -36,17 +36,16 @@ pub(super) const HELD_BACK: u16 = 4096;
 
 impl Pager {
     pub(super) fn head(&self, unit: u32) -> PageId {
-        match self.is_wide.get(self.geometry.block(unit) as usize) {
-            Some(&wide) if wide != 0 => PageId(self.geometry.block_start(unit)),
-            _ => PageId(unit),
-        }
+        self.sizes.head(unit)
     }
 
+    /// Returns the number of units of the page.
     pub(super) fn span(&self, page: PageId) -> u32 {
-        match self.is_wide.get(self.geometry.block(page.0) as usize) {
-            Some(&wide) if wide != 0 => self.geometry.block_units,
-            _ => 1,
-        }
+        self.geometry.span_of(self.size(page))
+    }
+
+    pub(super) fn size(&self, page: PageId) -> Size {
+        self.sizes.of(page.0)
     }
 
     /// Returns the cause of a page's arrival in memory, in the terms of a policy.
@@ -58,38 +57,35 @@ impl Pager {
         }
     }
 
-    pub(super) fn span_of(&self, wide: bool) -> u32 {
-        if wide { self.geometry.block_units } else { 1 }
-    }
-
-    pub(super) fn pool(&mut self, wide: bool) -> &mut Pool {
-        if wide { &mut self.wide } else { &mut self.small }
+    pub(super) fn pool(&mut self, size: Size) -> &mut Pool {
+        &mut self.pools[size as usize]
     }
 
     pub(super) fn pool_of(&self, page: PageId) -> &Pool {
-        if self.span(page) > 1 { &self.wide } else { &self.small }
+        &self.pools[self.size(page) as usize]
     }
 
     /// Returns the frame of a page. The page must have a frame.
     pub(super) fn frame_of(&self, page: PageId) -> FrameId {
-        self.its_frame(page).unwrap_or(FrameId { wide: self.span(page) > 1, index: u32::MAX })
+        self.its_frame(page).unwrap_or(FrameId { size: self.size(page), index: u32::MAX })
     }
 
     pub(super) fn its_frame(&self, page: PageId) -> Option<FrameId> {
-        let wide = self.span(page) > 1;
-        self.frame.get(page, wide).map(|index| FrameId { wide, index })
+        let size = self.size(page);
+        self.frame.get(page, size).map(|index| FrameId { size, index })
     }
 
     pub(super) fn set_frame(&mut self, page: PageId, frame: Option<FrameId>) {
-        self.frame.set(page, self.span(page) > 1, frame.map(|frame| frame.index));
+        self.frame.set(page, self.size(page), frame.map(|frame| frame.index));
     }
 
     /// Returns the number of units of free frames that keep their memory.
     pub(super) fn spare(&self) -> u32 {
-        let of = |pool: &Pool, span| {
-            if pool.class.moves { pool.frames.filled() * span } else { 0 }
+        let of = |size: Size| match &self.pools[size as usize] {
+            pool if pool.class.moves => pool.frames.filled() * self.geometry.span_of(size),
+            _ => 0,
         };
-        of(&self.small, 1) + of(&self.wide, self.geometry.block_units)
+        Size::ALL.into_iter().map(of).sum()
     }
 
     pub(super) fn state(&self, page: PageId) -> State {

@@ -6,7 +6,7 @@ use crate::config::State;
 use crate::event::{Action, Actions, Bytes};
 use crate::limits;
 use crate::policy::Leave;
-use crate::units::{FrameId, PageId};
+use crate::units::{FrameId, PageId, Size};
 
 impl Pager {
     pub(super) fn set_budget(&mut self, units: u32) {
@@ -22,8 +22,13 @@ impl Pager {
         // With `direct`, victims are freed in the step that chooses them. Only runs of pages then need more room than
         // one batch of victims frees.
         let lone = self.direct && self.run_faults == 0;
-        let (low, batch, share) = match (block > 1 && self.affords_wide(), self.small.class.moves) {
+        let moves = self.pools[Size::Small as usize].class.moves;
+        let (low, batch, share) = match (block > 1 && self.affords_wide() && self.wide_faults > 0, moves) {
             (true, _) => (block, block, 16),
+            (false, false) if self.geometry.has_middle() && self.middle_faults > 0 => {
+                let middle = self.geometry.middle_units;
+                if self.direct { (4 * middle, 2 * middle, 16) } else { (8 * middle, 4 * middle, 16) }
+            }
             // A page that goes to a server uses memory until its write-back ends. With these watermarks, enough
             // write-backs are in flight, and read-ahead finds room beside them.
             (false, true) if !self.direct => (8, 4, 16),
@@ -36,9 +41,31 @@ impl Pager {
         self.high = self.low + batch.min((self.budget / share).max(1));
     }
 
+    /// Notes the size of a page that a thread waits for. After a middle or huge page, the pager keeps room for another one
+    /// during the next [`limits::RUN_FAULTS`] accesses.
+    pub(super) fn note_recent(&mut self, size: Size) {
+        if self.geometry.block_units == 1 {
+            return;
+        }
+        let before = (self.middle_faults == 0, self.wide_faults == 0);
+        let left = |is_now: bool, left: u32| if is_now { limits::RUN_FAULTS } else { left.saturating_sub(1) };
+        self.middle_faults = left(size == Size::Middle, self.middle_faults);
+        self.wide_faults = left(size == Size::Wide, self.wide_faults);
+        if before != (self.middle_faults == 0, self.wide_faults == 0) {
+            self.set_watermarks();
+        }
+    }
+
+    /// Whether the budget has room for enough middle pages to make them worthwhile.
+    pub(super) fn affords_middle(&self) -> bool {
+        self.budget >= limits::MIDDLE_PAGES_MIN * self.geometry.middle_units
+    }
+
     /// Whether the budget has room for enough huge pages to make them worthwhile.
     pub(super) fn affords_wide(&self) -> bool {
-        self.budget >= limits::WIDE_PAGES_MIN * self.geometry.block_units
+        let is_local = self.direct && self.geometry.has_middle();
+        let pages = if is_local { limits::WIDE_PAGES_MIN_BESIDE_MIDDLE } else { limits::WIDE_PAGES_MIN };
+        self.budget >= pages * self.geometry.block_units
     }
 
     /// Notes whether an access caused prefetching. If so, the pager keeps room for a run of pages during the next
@@ -54,19 +81,19 @@ impl Pager {
     /// Finds room for a page and, if its class needs frames, a frame. Returns `None` if there is no room, and
     /// `Some(None)` if the page needs no frame.
     pub(super) fn admit(&mut self, page: PageId, actions: &mut Actions) -> Option<Option<FrameId>> {
-        let (span, wide) = (self.span(page), self.span(page) > 1);
-        if !self.pool(wide).class.moves {
+        let (span, size) = (self.span(page), self.size(page));
+        if !self.pool(size).class.moves {
             return self.has_room(span, actions).then_some(None);
         }
         if self.used + span <= self.budget
-            && let Some(index) = self.pool(wide).frames.take_filled()
+            && let Some(index) = self.pool(size).frames.take_filled()
         {
-            return Some(Some(FrameId { wide, index }));
+            return Some(Some(FrameId { size, index }));
         }
-        if !self.pool(wide).frames.has_empty() || !self.has_room(span, actions) {
+        if !self.pool(size).frames.has_empty() || !self.has_room(span, actions) {
             return None;
         }
-        self.pool(wide).frames.take_empty().map(|index| Some(FrameId { wide, index }))
+        self.pool(size).frames.take_empty().map(|index| Some(FrameId { size, index }))
     }
 
     /// Checks whether `span` units of new memory fit into the budget now. If only free frames prevent this, starts to
@@ -77,16 +104,16 @@ impl Pager {
             return true;
         }
         over = over.saturating_sub(self.freeing);
-        for wide in [true, false] {
-            let size = self.span_of(wide);
-            while over > 0 && self.frees < limits::FREES_MAX && self.pool(wide).class.moves {
-                let Some(index) = self.pool(wide).frames.take_filled() else {
+        for size in Size::ALL.into_iter().rev() {
+            let units = self.geometry.span_of(size);
+            while over > 0 && self.frees < limits::FREES_MAX && self.pool(size).class.moves {
+                let Some(index) = self.pool(size).frames.take_filled() else {
                     break;
                 };
                 self.frees += 1;
-                self.freeing += size;
-                over = over.saturating_sub(size);
-                actions.push(Action::FreeFrame { frame: FrameId { wide, index } });
+                self.freeing += units;
+                over = over.saturating_sub(units);
+                actions.push(Action::FreeFrame { frame: FrameId { size, index } });
             }
         }
         false
@@ -190,25 +217,26 @@ impl Pager {
         if self.held_back.len() == limits::HELD_MAX {
             return false;
         }
-        let guard = self.budget / self.span_of(self.geometry.block_units > 1).max(1) > 4;
-        let dirty_small = self.may_take_dirty(false) && !clean_only;
-        let dirty_wide = self.may_take_dirty(true) && !clean_only;
-        let Self { policy, state, flags, is_wide, geometry, guarded, .. } = self;
+        let guard = self.budget / self.geometry.block_units > 4;
+        let dirty = Size::ALL.map(|size| !clean_only && self.may_take_dirty(size));
+        let Self { policy, state, flags, sizes, guarded, .. } = self;
         let accept = |page: PageId| {
             let flags = flags[page.0 as usize];
-            let wide = is_wide.get(geometry.block(page.0) as usize).is_some_and(|&wide| wide != 0);
             let state = state[page.0 as usize];
             let in_view = state == State::Resident as u8 || state == State::Staged as u8 && flags & HIDDEN != 0;
             in_view
                 && flags & (WRITING | WANTED | HELD_BACK) == 0
                 && !(guard && guarded.contains(&page))
-                && (flags & DIRTY == 0 || if wide { dirty_wide } else { dirty_small })
+                && (flags & DIRTY == 0 || dirty[sizes.of(page.0) as usize])
                 && !keeps(page)
         };
         let Some(page) = policy.victim(&accept) else {
             return false;
         };
         let dirty = self.has(page, DIRTY);
+        if self.geometry.has_middle() && self.size(page) == Size::Small {
+            self.grain.evicted(page.0);
+        }
         if self.is_hidden(page)
             && let Some(frame) = self.hiding_frame(page)
         {
@@ -229,8 +257,8 @@ impl Pager {
         true
     }
 
-    pub(super) fn may_take_dirty(&self, wide: bool) -> bool {
-        let pool = if wide { &self.wide } else { &self.small };
+    pub(super) fn may_take_dirty(&self, size: Size) -> bool {
+        let pool = &self.pools[size as usize];
         pool.frames.has_empty() || (self.direct && !pool.class.moves)
     }
 
@@ -301,13 +329,13 @@ impl Pager {
 
     pub(super) fn give_frame(&mut self, frame: FrameId, filled: bool) {
         match filled {
-            true => self.pool(frame.wide).frames.put_filled(frame.index),
-            false => self.pool(frame.wide).frames.put_empty(frame.index),
+            true => self.pool(frame.size).frames.put_filled(frame.index),
+            false => self.pool(frame.size).frames.put_empty(frame.index),
         }
     }
 
     pub(super) fn empty_frame(&mut self, page: PageId) -> Option<FrameId> {
-        let wide = self.span(page) > 1;
-        self.pool(wide).frames.take_empty().map(|index| FrameId { wide, index })
+        let size = self.size(page);
+        self.pool(size).frames.take_empty().map(|index| FrameId { size, index })
     }
 }

@@ -1,4 +1,4 @@
-//! Shape: discards pages, and changes blocks between base pages and one huge page.
+//! Shape: allocations and discards, and the pages that a discard splits.
 
 use super::Pager;
 use super::page::{DIRTY, DISCARDED, GUESSED, HELD, HIDDEN, PREFETCHED, STALE, WANTED, WRITE, WRITING, WRITTEN_BEFORE};
@@ -6,7 +6,7 @@ use crate::config::{Progress, State};
 use crate::event::{Action, Actions, Event};
 use crate::limits;
 use crate::policy::Leave;
-use crate::units::PageId;
+use crate::units::{PageId, Size};
 
 impl Pager {
     /// Processes an event that tells what the program has allocated or no longer needs.
@@ -111,7 +111,7 @@ impl Pager {
         }
     }
 
-    /// Splits a resident, remote or untouched huge page into base pages. Returns false if the page is in transit.
+    /// Splits a resident, remote or untouched middle or huge page into base pages. Returns false if the page is in transit.
     pub(super) fn split(&mut self, page: PageId) -> bool {
         let state = self.state(page);
         let span = self.span(page);
@@ -123,57 +123,11 @@ impl Pager {
         if state == State::Resident {
             self.policy.removed(page, Leave::Forgotten);
         }
-        self.is_wide[self.geometry.block(page.0) as usize] = 0;
-        let range = page.0 as usize..(page.0 + span) as usize;
-        self.state[range.clone()].fill(state as u8);
-        self.flags[range.clone()].fill(flags);
+        self.resize_with(page.0, span, Size::Small, state as u8, flags);
         if state == State::Resident {
             let cause = self.cause(page);
-            range.for_each(|unit| self.policy.inserted(PageId(unit as u32), cause));
+            (page.0..page.0 + span).for_each(|unit| self.policy.inserted(PageId(unit), cause));
         }
         true
-    }
-
-    /// Decides whether a unit's block is fetched as base pages or as a huge page. Changes nothing if the block is in
-    /// use.
-    pub(super) fn choose_grain(&mut self, unit: u32) {
-        let block = self.geometry.block(unit);
-        if !self.block_is_away(block) {
-            return;
-        }
-        let wide = self.affords_wide() && self.grain.decide(block);
-        self.set_grain(block, wide);
-    }
-
-    /// Whether a block has no unit in memory, all its units have the same state, and no fault or write-back concerns
-    /// them.
-    pub(super) fn block_is_away(&self, block: u32) -> bool {
-        let span = self.geometry.block_units;
-        let remote = u32::from(self.remote[block as usize]);
-        if self.in_memory[block as usize] != 0 || (remote != 0 && remote != span) {
-            return false;
-        }
-        let first = (block * span) as usize;
-        let flags = &self.flags[first..first + span as usize];
-        flags.iter().fold(0, |all, flags| all | flags) & (WRITING | WANTED | STALE) == 0
-    }
-
-    pub(super) fn set_grain(&mut self, block: u32, wide: bool) {
-        if (self.is_wide[block as usize] != 0) == wide {
-            return;
-        }
-        let first = (block * self.geometry.block_units) as usize;
-        let range = first..first + self.geometry.block_units as usize;
-        // All units of the block have the same state, so the first unit's state is valid for the new pages.
-        // Whether the page was written to before predicts whether its parts will be written to.
-        let (state, flags) = (self.state[first], self.flags[first] & (HELD | WRITTEN_BEFORE));
-        self.is_wide[block as usize] = u8::from(wide);
-        if wide {
-            self.counters.widened += 1
-        } else {
-            self.counters.narrowed += 1
-        }
-        self.state[range.clone()].fill(state);
-        self.flags[range].fill(flags);
     }
 }

@@ -26,6 +26,7 @@ fn large_worlds_reach_the_bounds_and_keep_every_byte() {
     for_seeds_from(Some(0), 60, "large_worlds", |seed| {
         let mut world = World::new(seed, Shape::large(&mut Random(seed)));
         world.run(20_000);
+        world.reached.middle = world.pager.counters().pages_middle;
         reached.set(reached.get().with(world.reached));
     });
     if std::env::var_os("HANARE_SEED").is_none() {
@@ -76,9 +77,11 @@ fn quiet(seed: u64, budget: u32, units: u32) -> World {
         Shape {
             units,
             block_units: 1,
+            middle_units: 1,
             budget,
             small_moves: true,
             wide_moves: false,
+            middle_moves: false,
             direct: false,
             frames: 4,
             threads: 1,

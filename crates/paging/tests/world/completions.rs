@@ -159,7 +159,7 @@ impl World {
             Some(frame) => {
                 // If pages of this size are copied to their addresses, the frames are buffers that keep their contents
                 // when they become free.
-                let moves = if frame.wide { self.shape.wide_moves } else { self.shape.small_moves };
+                let moves = self.shape.moves(frame.size);
                 let old = self.frames.insert(frame, bytes);
                 assert!(old.is_none() || !moves, "{frame:?} was not empty");
             }

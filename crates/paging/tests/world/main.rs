@@ -9,7 +9,8 @@ use std::collections::{HashMap, HashSet};
 
 use hanare_paging::kinds::{ByKind, Kind};
 use hanare_paging::{
-    Action, Actions, Class, Config, Event, FrameId, Geometry, PageId, Pager, Progress, Source, Space, State, limits,
+    Action, Actions, Class, Config, Event, FrameId, Geometry, PageId, Pager, Progress, Size, Source, Space, State,
+    limits,
 };
 use hanare_paging::{policy, prefetch};
 
@@ -31,9 +32,12 @@ use reached::Reached;
 struct Shape {
     units: u32,
     block_units: u32,
+    /// Number of units of a middle page, or 1 if there are none.
+    middle_units: u32,
     budget: u32,
     small_moves: bool,
     wide_moves: bool,
+    middle_moves: bool,
     direct: bool,
     frames: u32,
     threads: usize,
@@ -46,6 +50,17 @@ struct Shape {
     pins: bool,
     /// Probability, in thousandths, that a round completes a pending action instead of running the program.
     completes_per_mille: u64,
+}
+
+impl Shape {
+    /// Whether pages of this size are moved in frames.
+    fn moves(&self, size: Size) -> bool {
+        match size {
+            Size::Small => self.small_moves,
+            Size::Middle => self.middle_moves,
+            Size::Wide => self.wide_moves,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -92,13 +107,15 @@ const UNIT_BYTES: u32 = 4096;
 
 impl World {
     fn new(seed: u64, shape: Shape) -> Self {
-        let geometry = Geometry { units: shape.units, unit_bytes: UNIT_BYTES, block_units: shape.block_units };
+        let Shape { units, block_units, middle_units, .. } = shape;
+        let geometry = Geometry { units, unit_bytes: UNIT_BYTES, block_units, middle_units };
         let class =
             |moves: bool, span: u32| Class { moves, frames: if moves { shape.units / span } else { shape.frames } };
         let config = Config {
             geometry,
             budget_units: shape.budget,
             small: class(shape.small_moves, 1),
+            middle: class(shape.middle_moves, middle_units),
             wide: class(shape.wide_moves, shape.block_units),
             direct: shape.direct,
             hides_in_place: shape.hides_in_place,
@@ -219,9 +236,7 @@ impl World {
     }
 
     fn check_budget(&mut self) {
-        let moves = |frame: &FrameId| {
-            if frame.wide { self.shape.wide_moves } else { self.shape.small_moves }
-        };
+        let moves = |frame: &FrameId| self.shape.moves(frame.size);
         let framed: usize = self.frames.iter().filter(|(frame, _)| moves(frame)).map(|(_, bytes)| bytes.len()).sum();
         let physical = self.view.len() + self.hidden.len() + framed;
         let budget = self.pager.budget_units() as usize;

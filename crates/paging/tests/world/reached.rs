@@ -9,6 +9,8 @@ pub(super) struct Reached {
     hides: usize,
     frees: usize,
     fetched: u32,
+    /// Number of fetches of middle pages.
+    pub(super) middle: u64,
     /// Whether a discard needed more than one step.
     has_continued: bool,
     /// Whether a fault was refused because the queue of faults that wait for memory was full.
@@ -35,6 +37,7 @@ impl Reached {
             hides: self.hides.max(other.hides),
             frees: self.frees.max(other.frees),
             fetched: self.fetched.max(other.fetched),
+            middle: self.middle.max(other.middle),
             has_continued: self.has_continued || other.has_continued,
             has_turned_away: self.has_turned_away || other.has_turned_away,
         }
@@ -47,6 +50,7 @@ impl Reached {
             ("hides", self.hides >= limits::HIDES_MAX),
             ("frees", self.frees >= limits::FREES_MAX as usize),
             ("fetched ahead", self.fetched >= limits::PREFETCH_UNITS_MAX),
+            ("middle pages", self.middle > 0),
             ("units of a discard", self.has_continued),
             ("faults that wait for room", self.has_turned_away),
         ];

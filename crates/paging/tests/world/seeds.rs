@@ -21,17 +21,23 @@ const PREFETCHERS: [&str; 8] = [
 impl Shape {
     /// Draws a small world, in which all kinds of events soon coincide.
     pub(super) fn small(random: &mut Random) -> Self {
-        let block_units = if random.chance(500) { 1 } else { 4 };
-        let budget = if block_units == 1 { 2 + random.below(22) } else { 32 + random.below(68) } as u32;
+        let (block_units, middle_units) = random.pick(&[(1, 1), (1, 1), (4, 1), (4, 2), (16, 4)]);
+        let budget = match block_units {
+            1 => 2 + random.below(22),
+            4 => 32 + random.below(68),
+            _ => 100 + random.below(100),
+        } as u32;
         let mut policies: Vec<&str> = policy::POLICIES.iter().map(|info| info.name).collect();
         policies.extend(["hider"; 6]);
         policies.extend(["kinds"; 3]);
         Self {
             units: (budget * 3).next_multiple_of(block_units),
             block_units,
+            middle_units,
             budget,
             small_moves: block_units == 1 && random.chance(500),
             wide_moves: block_units > 1 && random.chance(500),
+            middle_moves: random.chance(800),
             direct: random.chance(500),
             frames: 1 + random.below(4) as u32,
             threads: 1 + random.below(5) as usize,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 
-use hanare_paging::{Action, Bytes, Event, FrameId, PageId, limits};
+use hanare_paging::{Action, Bytes, Event, FrameId, PageId, Size, limits};
 use hanare_store::{Saved, Store, Write};
 use hanare_sys::copy;
 
@@ -22,7 +22,7 @@ impl<V: View, S: Store> Engine<V, S> {
     /// needs fewer system calls than single pages.
     pub(super) fn take_out(&self, first: Todo, work: &mut Work) {
         let Action::TakeOut { page, frame, bytes } = first.action else { return };
-        if let Some(frame) = frame.filter(|frame| frame.wide || self.small_moves) {
+        if let Some(frame) = frame.filter(|frame| frame.size != Size::Small || self.small_moves) {
             let started = now_ns();
             // SAFETY: the page is in transit and the frame is empty. The pager reserved both for this action, so no
             // other call uses them.
@@ -34,7 +34,7 @@ impl<V: View, S: Store> Engine<V, S> {
         work.leaving.clear();
         work.leaving.push(first);
         while let Some(todo @ Todo { action: Action::TakeOut { frame, .. }, .. }) = work.todo.last().copied()
-            && !frame.is_some_and(|frame| frame.wide || self.small_moves)
+            && !frame.is_some_and(|frame| frame.size != Size::Small || self.small_moves)
             && work.leaving.len() < limits::VICTIMS_MAX
         {
             work.todo.pop();

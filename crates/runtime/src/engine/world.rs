@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::SeqCst;
 
-use hanare_paging::{Class, Config, Event, Geometry, Pager, Progress, Space, limits, policy, prefetch};
+use hanare_paging::{Config, Event, Geometry, Pager, Progress, Space, policy, prefetch};
 use hanare_store::faulty::{Faults, Faulty};
 use hanare_store::{EXIT_FULL, EXIT_LOST};
 
@@ -26,8 +26,10 @@ use crate::view::fake::{self, FakeView};
 use hanare_sys::map::Mapping;
 use hanare_wire::Wait;
 use reuse::{Reuse, load};
+use shape::draw_shape;
 
 mod reuse;
+mod shape;
 
 /// Indices of the 8-byte words of a unit that the simulated program uses: the first, a middle one and the last.
 const WORDS: [usize; 3] = [0, 200, OS_PAGE / 8 - 1];
@@ -71,59 +73,6 @@ struct Shape {
     /// them (thread mode).
     waits_in_handlers: bool,
     sequential: bool,
-}
-
-fn draw_shape(random: &mut Random) -> Shape {
-    let doubled = random.chance(300);
-    let block_units = if !doubled && random.chance(400) { 4 } else { 1 };
-    let budget = if block_units == 1 { 2 + random.below(22) } else { 32 + random.below(68) };
-    let units = (budget * 3).next_multiple_of(block_units);
-    let small_moves = !doubled && block_units == 1 && random.chance(400);
-    let moves = !doubled && random.chance(700);
-    let direct = random.chance(500);
-    let frames = 1 + random.below(4);
-    let (small_frames, wide_frames) = (if small_moves { units } else { frames }, units / block_units);
-    let view = fake::Shape {
-        units,
-        block_units,
-        small_frames,
-        wide_frames,
-        small_moves,
-        aside_units: if moves && !small_moves { WORKS * limits::VICTIMS_MAX } else { 0 },
-        doubled,
-        moves,
-        refusals: random.pick(&[0, 50, 300]),
-    };
-    let config = Config {
-        geometry: Geometry { units: units as u32, unit_bytes: OS_PAGE as u32, block_units: block_units as u32 },
-        budget_units: budget as u32,
-        small: Class { moves: small_moves, frames: small_frames as u32 },
-        wide: Class { moves: true, frames: wide_frames as u32 },
-        direct,
-        hides_in_place: doubled && random.chance(500),
-        ahead_units: 2 * block_units as u32,
-    };
-    let faults = Faults {
-        // With a private server, this process copies the pages itself. So every read is complete when it starts.
-        at_once: if direct { 1000 } else { random.pick(&[0, 500]) },
-        full: random.pick(&[0, 300]),
-        slow: random.pick(&[0, 300]),
-        writes_later: !direct && random.chance(800),
-        units_max: if random.chance(30) { units / 2 } else { usize::MAX },
-        lost_at: random.chance(30).then(|| random.below(400) as u64),
-    };
-    let mut policies: Vec<&str> = policy::POLICIES.iter().map(|info| info.name).collect();
-    policies.extend(["nru-timer", "auto"]);
-    Shape {
-        view,
-        config,
-        faults,
-        policy: random.pick(&policies),
-        prefetcher: random.pick(&["none", "sequential", "auto", "streams:gate=0", "cluster:gate=0", "leap:gate=0"]),
-        threads: 1 + random.below(5),
-        waits_in_handlers: doubled || random.chance(500),
-        sequential: random.chance(300),
-    }
 }
 
 #[derive(Clone, Copy, Debug)]

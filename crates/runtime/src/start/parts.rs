@@ -34,14 +34,14 @@ pub(crate) fn open_mechanism(plan: &Plan, mode: Mode, features: &Features) -> Re
 pub(super) fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<LiveView, StartError> {
     let mechanism = open_mechanism(plan, mode, features)?;
     let config = plan.config;
-    let unit = config.geometry.unit_bytes as usize;
+    let (unit, frames) = (config.geometry.unit_bytes as usize, plan.frames());
     let sizes = Sizes {
         reserve: plan.reserve,
         place: calls::place(mode, features, plan.reserve),
         unit,
+        middle: unit * config.geometry.middle_units as usize,
         block: unit * config.geometry.block_units as usize,
-        small_frames: config.small.frames as usize,
-        wide_frames: config.wide.frames as usize,
+        frames: frames.map(|count| count as usize),
         aside_units: plan.aside_units(mode, features),
     };
     Ok(LiveView::new(mechanism, sizes, plan.huge, features.process_madvise, Program { is_alone, still, arrivals })?)
@@ -58,8 +58,7 @@ pub(crate) fn open_store(
         units: plan.config.geometry.units,
         unit_bytes: plan.config.geometry.unit_bytes as usize,
         slot_bytes: plan.slot_bytes,
-        small_frames: plan.config.small.frames,
-        wide_frames: plan.config.wide.frames,
+        frames: plan.frames(),
     };
     let target = match (&settings.private, settings.servers.is_empty(), door) {
         (Some(_), true, Some(door)) => return Ok((Kind::open_through(door, shape, &UPKEEP_WANTED)?, Vec::new())),

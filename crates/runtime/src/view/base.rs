@@ -1,7 +1,7 @@
 //! The common part of both views: the location of far memory, the frames, the places for pages that are moved aside,
 //! and the access that the program allows.
 
-use hanare_paging::{FrameId, limits};
+use hanare_paging::{FrameId, Size, limits};
 use hanare_sys::copy::OwnMemory;
 use hanare_sys::map::{self, Advice, MapError, Mapping};
 use hanare_sys::{Errno, again};
@@ -26,12 +26,12 @@ pub(crate) struct Sizes {
     pub(crate) place: Option<usize>,
     /// Bytes of a unit.
     pub(crate) unit: usize,
+    /// Bytes of a middle page.
+    pub(crate) middle: usize,
     /// Bytes of a block.
     pub(crate) block: usize,
-    /// Number of frames for base pages.
-    pub(crate) small_frames: usize,
-    /// Number of frames for blocks.
-    pub(crate) wide_frames: usize,
+    /// Number of frames for pages of each [`Size`].
+    pub(crate) frames: [usize; 3],
     /// Number of places for pages that are moved aside ([`super::View::move_aside`]). A place has the size of a unit.
     pub(crate) aside_units: usize,
 }
@@ -52,12 +52,30 @@ pub(crate) struct Base {
     pub(super) program: Program,
 }
 
-/// Start addresses of three pools of memory: for frames of base pages, for frames of blocks, and for pages that are
-/// moved aside. The address of a pool without bytes is 0.
+impl Sizes {
+    fn bytes_of(&self, size: Size) -> usize {
+        match size {
+            Size::Small => self.unit,
+            Size::Middle => self.middle,
+            Size::Wide => self.block,
+        }
+    }
+
+    /// Returns the bytes of the pool of frames for pages of this size.
+    fn pool_bytes(&self, size: Size) -> usize {
+        (self.frames[size as usize] * self.bytes_of(size)).next_multiple_of(HUGE_PAGE)
+    }
+
+    fn aside_bytes(&self) -> usize {
+        (self.aside_units * self.unit).next_multiple_of(HUGE_PAGE)
+    }
+}
+
+/// Start addresses of the pools of memory: for frames of each [`Size`], and for pages that are moved aside. The address
+/// of a pool without bytes is 0.
 #[derive(Clone, Copy)]
 struct Pools {
-    small: usize,
-    wide: usize,
+    frames: [usize; 3],
     aside: usize,
 }
 
@@ -65,13 +83,13 @@ impl Pools {
     fn new(sizes: &Sizes) -> Result<Self, MapError> {
         let pool = |len: usize| match len {
             0 => Ok(0),
-            len => Ok(Mapping::reserve(len.next_multiple_of(HUGE_PAGE), HUGE_PAGE)?.leak()),
+            len => Ok(Mapping::reserve(len, HUGE_PAGE)?.leak()),
         };
-        Ok(Self {
-            small: pool(sizes.small_frames * sizes.unit)?,
-            wide: pool(sizes.wide_frames * sizes.block)?,
-            aside: pool(sizes.aside_units * sizes.unit)?,
-        })
+        let mut frames = [0; 3];
+        for size in Size::ALL {
+            frames[size as usize] = pool(sizes.pool_bytes(size))?;
+        }
+        Ok(Self { frames, aside: pool(sizes.aside_bytes())? })
     }
 }
 
@@ -102,11 +120,10 @@ impl Base {
 
     /// Returns the start and the length of each pool of frames and places, in bytes.
     pub(super) fn pools(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let Sizes { unit, block, small_frames, wide_frames, aside_units, .. } = self.sizes;
-        let small = (self.pools.small, (small_frames * unit).next_multiple_of(HUGE_PAGE));
-        let wide = (self.pools.wide, wide_frames * block);
-        let aside = (self.pools.aside, (aside_units * unit).next_multiple_of(HUGE_PAGE));
-        [small, wide, aside].into_iter().filter(|&(addr, len)| addr != 0 && len > 0)
+        let Self { pools, sizes, .. } = self;
+        let [small, middle, wide] = Size::ALL.map(|size| (pools.frames[size as usize], sizes.pool_bytes(size)));
+        let aside = (pools.aside, sizes.aside_bytes());
+        [small, middle, wide, aside].into_iter().filter(|&(addr, len)| addr != 0 && len > 0)
     }
 
     pub(super) fn advise_pools(&self) -> Result<(), ViewError> {
@@ -118,7 +135,8 @@ impl Base {
     pub(super) fn advise(&self, addr: usize, len: usize) -> Result<(), ViewError> {
         // MOVE requires an empty destination. If several small frames or places shared a huge page, the first write to
         // one would also fill the others. So these pools have no huge pages.
-        let is_shared_pool = addr == self.pools.small || addr == self.pools.aside;
+        let [small, middle, _] = self.pools.frames;
+        let is_shared_pool = [small, middle, self.pools.aside].contains(&addr);
         let shares_huge = is_shared_pool && !self.sizes.unit.is_multiple_of(HUGE_PAGE);
         let size = if self.huge && !shares_huge { Advice::HugePage } else { Advice::NoHugePage };
         for advice in [size, Advice::DontFork, Advice::DontDump] {
@@ -167,16 +185,12 @@ impl Base {
     }
 
     pub(super) fn frame(&self, frame: FrameId) -> *mut u8 {
-        let (pool, size) = match frame.wide {
-            true => (self.pools.wide, self.sizes.block),
-            false => (self.pools.small, self.sizes.unit),
-        };
-        (pool + frame.index as usize * size) as *mut u8
+        let pool = self.pools.frames[frame.size as usize];
+        (pool + frame.index as usize * self.sizes.bytes_of(frame.size)) as *mut u8
     }
 
     pub(super) fn empty_frame(&self, frame: FrameId) {
-        let size = if frame.wide { self.sizes.block } else { self.sizes.unit };
-        drop_pages(self.frame(frame) as usize, size);
+        drop_pages(self.frame(frame) as usize, self.sizes.bytes_of(frame.size));
     }
 
     pub(super) fn aside(&self, place: usize) -> *const u8 {

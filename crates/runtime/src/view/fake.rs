@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use hanare_paging::{FrameId, limits};
+use hanare_paging::{FrameId, Size, limits};
 
 use super::{Moved, View};
 use crate::span::{OS_PAGE, Span};
@@ -19,9 +19,10 @@ const POISON: u8 = 0xDB;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) units: usize,
+    pub(crate) middle_units: usize,
     pub(crate) block_units: usize,
-    pub(crate) small_frames: usize,
-    pub(crate) wide_frames: usize,
+    /// Number of frames for pages of each [`Size`].
+    pub(crate) frames: [usize; 3],
     /// Whether base pages are moved into frames. If false, they are copied, and their frames do not count as local
     /// memory.
     pub(crate) small_moves: bool,
@@ -35,6 +36,21 @@ pub(crate) struct Shape {
     pub(crate) moves: bool,
     /// Probability that the simulated kernel refuses a request, in thousandths.
     pub(crate) refusals: u64,
+}
+
+impl Shape {
+    fn span_of(&self, size: Size) -> usize {
+        match size {
+            Size::Small => 1,
+            Size::Middle => self.middle_units,
+            Size::Wide => self.block_units,
+        }
+    }
+
+    /// Returns the number of units of the frames of the first `sizes` sizes.
+    fn frame_units(&self, sizes: usize) -> usize {
+        Size::ALL.into_iter().take(sizes).map(|size| self.frames[size as usize] * self.span_of(size)).sum()
+    }
 }
 
 /// Number of places that have memory of their own. A page that is moved aside is moved to a place.
@@ -64,8 +80,8 @@ pub(crate) struct FakeView {
     held: RefCell<Vec<u32>>,
     /// Units whose waiting threads were woken.
     woken: RefCell<Vec<usize>>,
-    /// For each frame, whether it has memory. The frames of base pages come first.
-    filled: RefCell<Vec<bool>>,
+    /// For each frame of each [`Size`], whether it has memory.
+    filled: RefCell<[Vec<bool>; 3]>,
     /// Start of the program's memory. No Rust reference points to this range or to the three ranges below.
     memory: *mut u8,
     frames: *mut u8,
@@ -92,7 +108,7 @@ impl Drop for FakeView {
         // SAFETY: `new` allocated the four ranges by `lend` with the same lengths. The view is their only owner.
         unsafe {
             give_back(self.memory, self.shape.units * OS_PAGE);
-            give_back(self.frames, self.frame_units() * OS_PAGE);
+            give_back(self.frames, self.shape.frame_units(3) * OS_PAGE);
             give_back(self.places, PLACES * OS_PAGE);
             give_back(self.zeroes, ZEROES);
         }
@@ -101,7 +117,6 @@ impl Drop for FakeView {
 
 impl FakeView {
     pub(crate) fn new(shape: Shape, seed: u64) -> Self {
-        let frame_units = shape.small_frames + shape.wide_frames * shape.block_units;
         let zeroes = lend(ZEROES);
         // SAFETY: `lend` has just allocated `ZEROES` bytes at `zeroes`.
         unsafe { zeroes.write_bytes(0, ZEROES) };
@@ -111,16 +126,12 @@ impl FakeView {
             units: RefCell::new(vec![Seen::Absent; shape.units]),
             held: RefCell::new(vec![0; shape.units]),
             woken: RefCell::default(),
-            filled: RefCell::new(vec![false; shape.small_frames + shape.wide_frames]),
+            filled: RefCell::new(shape.frames.map(|count| vec![false; count])),
             memory: lend(shape.units * OS_PAGE),
-            frames: lend(frame_units * OS_PAGE),
+            frames: lend(shape.frame_units(3) * OS_PAGE),
             places: lend(PLACES * OS_PAGE),
             zeroes,
         }
-    }
-
-    fn frame_units(&self) -> usize {
-        self.shape.small_frames + self.shape.wide_frames * self.shape.block_units
     }
 
     fn refuses(&self) -> bool {
@@ -165,12 +176,16 @@ impl FakeView {
         unsafe { self.at(span).write_bytes(POISON, span.len) };
     }
 
-    fn frame_index(&self, frame: FrameId) -> usize {
-        frame.index as usize + if frame.wide { self.shape.small_frames } else { 0 }
+    fn is_filled(&self, frame: FrameId) -> bool {
+        self.filled.borrow()[frame.size as usize][frame.index as usize]
+    }
+
+    fn fill(&self, frame: FrameId, is_filled: bool) {
+        self.filled.borrow_mut()[frame.size as usize][frame.index as usize] = is_filled;
     }
 
     fn frame_len(&self, frame: FrameId) -> usize {
-        if frame.wide { self.shape.block_units * OS_PAGE } else { OS_PAGE }
+        self.shape.span_of(frame.size) * OS_PAGE
     }
 
     /// Moves pages to `to`, as the kernel's MOVE does. Refuses pages that transfers hold. Refuses other pages at
@@ -248,10 +263,10 @@ impl FakeView {
 
     fn framed_units(&self) -> usize {
         let filled = self.filled.borrow();
-        let (small, wide) = filled.split_at(self.shape.small_frames);
-        let count = |frames: &[bool]| frames.iter().filter(|&&filled| filled).count();
-        let small = if self.shape.small_moves { count(small) } else { 0 };
-        small + count(wide) * self.shape.block_units
+        let counts = |size: &Size| *size != Size::Small || self.shape.small_moves;
+        let units =
+            |size: Size| filled[size as usize].iter().filter(|&&filled| filled).count() * self.shape.span_of(size);
+        Size::ALL.into_iter().filter(counts).map(units).sum()
     }
 
     /// Makes the view of a forked child. The kernel's fork copies the pages in view without their write protection, so
@@ -281,19 +296,16 @@ impl View for FakeView {
     /// Marks the frame as filled. The engine asks for the address of a frame only to fill the frame or to read its
     /// bytes.
     fn frame(&self, frame: FrameId) -> *mut u8 {
-        self.filled.borrow_mut()[self.frame_index(frame)] = true;
-        let units = match frame.wide {
-            true => self.shape.small_frames + frame.index as usize * self.shape.block_units,
-            false => frame.index as usize,
-        };
-        self.frames.wrapping_add(units * OS_PAGE)
+        self.fill(frame, true);
+        let before = self.shape.frame_units(frame.size as usize);
+        self.frames.wrapping_add(before * OS_PAGE + frame.index as usize * self.frame_len(frame))
     }
 
     fn empty_frame(&self, frame: FrameId) {
         let start = self.frame(frame);
         // SAFETY: `start` points to the `frame_len` bytes of the frame, which are no longer needed.
         unsafe { start.write_bytes(POISON, self.frame_len(frame)) };
-        self.filled.borrow_mut()[self.frame_index(frame)] = false;
+        self.fill(frame, false);
     }
 
     fn aside_units(&self) -> usize {
@@ -329,7 +341,7 @@ impl View for FakeView {
     }
 
     unsafe fn move_in(&self, span: Span, frame: FrameId, writable: bool) -> bool {
-        assert!(self.filled.borrow()[self.frame_index(frame)], "{frame:?} is empty");
+        assert!(self.is_filled(frame), "{frame:?} is empty");
         // SAFETY: the frame is filled with `span.len` bytes, which do not change. The caller guarantees that the page
         // is in transit.
         let certain = unsafe { self.copy_in(span, self.frame(frame), writable) };
@@ -365,7 +377,7 @@ impl View for FakeView {
 
     unsafe fn move_out(&self, span: Span, frame: FrameId, _clean: bool) -> bool {
         self.each(span, "it is moved out", |seen| seen != Seen::Absent);
-        assert!(!self.filled.borrow()[self.frame_index(frame)], "{frame:?} is not empty");
+        assert!(!self.is_filled(frame), "{frame:?} is not empty");
         if self.move_away(span, self.frame(frame)) == Moved::Stays {
             self.empty_frame(frame);
             return false;

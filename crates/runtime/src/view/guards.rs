@@ -354,9 +354,9 @@ mod tests {
             place: None,
             reserve: PAGES * OS_PAGE,
             unit: OS_PAGE,
+            middle: OS_PAGE,
             block: OS_PAGE,
-            small_frames: 0,
-            wide_frames: 0,
+            frames: [0; 3],
             aside_units: 0,
         };
         let program = Program { is_alone: || false, still: || None, arrivals: || None };

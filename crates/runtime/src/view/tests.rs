@@ -4,7 +4,7 @@
 use super::{LiveView, Mechanism, Moved, Program, Sizes, View};
 use crate::near::resident;
 use crate::span::{OS_PAGE, Span};
-use hanare_paging::FrameId;
+use hanare_paging::{FrameId, Size};
 use hanare_sys::features::{Disabled, Features};
 use hanare_sys::map::{self, Advice};
 use hanare_sys::uffd::{Uffd, UffdAccess, feature};
@@ -28,9 +28,9 @@ fn view_with(pages: usize, small_frames: usize, huge: bool) -> Option<LiveView> 
         reserve: 4 << 20,
         place: None,
         unit: OS_PAGE,
+        middle: OS_PAGE,
         block: OS_PAGE,
-        small_frames,
-        wide_frames: 0,
+        frames: [small_frames, 0, 0],
         aside_units: PLACES,
     };
     let program = Program { is_alone: || false, still: || None, arrivals: || None };
@@ -83,7 +83,7 @@ fn pages_moved_aside_are_out_of_view_and_whole_in_their_places_until_these_are_e
 #[test]
 fn a_frame_that_is_written_leaves_its_neighbours_empty() {
     let Some(view) = view_with(3, 1024, true) else { return };
-    let frame = |index| FrameId { wide: false, index };
+    let frame = |index| FrameId { size: Size::Small, index };
     // SAFETY: frame 600 exists, has `OS_PAGE` bytes, and belongs to this test.
     unsafe { view.frame(frame(600)).write_bytes(7, OS_PAGE) };
     let near = |index: u32| resident(view.frame(frame(index)) as usize, OS_PAGE);

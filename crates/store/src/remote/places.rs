@@ -12,7 +12,7 @@
 //! discard only frees room. Hence waiting discards and write-backs concern different slots and may be sent in any
 //! order.
 
-use hanare_paging::{FrameId, PageId};
+use hanare_paging::{FrameId, PageId, Size};
 use hanare_settings::SERVERS_MAX;
 use hanare_wire::limits::DISCARD_MAX;
 
@@ -36,10 +36,8 @@ pub struct Shape {
     pub unit_bytes: usize,
     /// The number of bytes of a slot. Servers discard whole slots.
     pub slot_bytes: usize,
-    /// The number of frames for base pages.
-    pub small_frames: u32,
-    /// The number of frames for huge pages.
-    pub wide_frames: u32,
+    /// The number of frames for pages of each [`Size`].
+    pub frames: [u32; 3],
 }
 
 /// The write-back of a page in a frame.
@@ -140,7 +138,8 @@ pub(super) struct Places {
     writes: Vec<List>,
     /// The number of slots on each server that hold pages, as far as the server acknowledged the write-backs.
     slots_of: Vec<u64>,
-    small_frames: u32,
+    /// The number of frames for pages of each [`Size`].
+    frames_of: [u32; 3],
     unit_bytes: usize,
     extent_units: u32,
     slot_units: u32,
@@ -166,10 +165,10 @@ impl Places {
             listed: Bits::new(extents),
             next_listed: vec![0; extents as usize],
             discarding: vec![List::default(); servers],
-            frames: vec![Waiting::default(); (shape.small_frames + shape.wide_frames) as usize],
+            frames: vec![Waiting::default(); shape.frames.iter().sum::<u32>() as usize],
             writes: vec![List::default(); servers],
             slots_of: vec![0; servers],
-            small_frames: shape.small_frames,
+            frames_of: shape.frames,
             unit_bytes: shape.unit_bytes,
             extent_units,
             slot_units,
@@ -222,7 +221,7 @@ impl Places {
     }
 
     fn queue(&mut self, server: usize, job: WriteBack) {
-        let place = if job.frame.wide { self.small_frames + job.frame.index } else { job.frame.index };
+        let place = self.frames_of[..job.frame.size as usize].iter().sum::<u32>() + job.frame.index;
         self.frames[place as usize] = Waiting { from: job.from, page: job.page.0, bytes: job.bytes, next: 0 };
         let frames = &mut self.frames;
         self.writes[server].push(place, |last, next| frames[last as usize].next = next);
@@ -235,11 +234,20 @@ impl Places {
             let frames = &self.frames;
             let Some(place) = self.writes[server].pop(|place| frames[place as usize].next) else { return };
             let Waiting { from, page, bytes: length, .. } = self.frames[place as usize];
-            let wide = place >= self.small_frames;
-            let index = if wide { place - self.small_frames } else { place };
-            into.push(WriteBack { page: PageId(page), frame: FrameId { wide, index }, bytes: length, from });
+            into.push(WriteBack { page: PageId(page), frame: self.frame_at(place), bytes: length, from });
             bytes += length as usize;
         }
+    }
+
+    /// Returns the frame with this index in `frames`.
+    fn frame_at(&self, place: u32) -> FrameId {
+        let [small, middle, _] = self.frames_of;
+        let (size, before) = match place {
+            _ if place < small => (Size::Small, 0),
+            _ if place < small + middle => (Size::Middle, small),
+            _ => (Size::Wide, small + middle),
+        };
+        FrameId { size, index: place - before }
     }
 
     /// Records a server's answer to a write-back. `took` is true if the server stored the page, and false if it had no

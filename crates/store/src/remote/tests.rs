@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use hanare_paging::{FrameId, PageId};
+use hanare_paging::{FrameId, PageId, Size};
 use hanare_server::{Server as MemoryServer, ServerConfig};
 
 use super::*;
@@ -55,7 +55,7 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
     let options = SessionOptions::for_endpoint(&endpoint, PAGE as u32);
     let session = Session::open(&endpoint, &options).expect("a session");
     let opened = Opened { name: endpoint.to_string(), session, options, capacity_bytes: 64 << 20, limit_bytes: None };
-    let shape = Shape { units: 1024, unit_bytes: PAGE, slot_bytes: PAGE, small_frames: 4, wide_frames: 0 };
+    let shape = Shape { units: 1024, unit_bytes: PAGE, slot_bytes: PAGE, frames: [4, 0, 0] };
     let (remote, senders) = Remote::new(vec![opened], shape, PAGE, SILENT).expect("a store");
     let page = Mapping::anonymous(PAGE).expect("a page").leak() as *mut u8;
     // SAFETY: the mapping has one page, and no other code knows the mapping yet.
@@ -82,7 +82,7 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
     };
 
     for index in 0..2 {
-        let frame = Some(FrameId { wide: false, index });
+        let frame = Some(FrameId { size: Size::Small, index });
         let (page, at) = (PageId(index), Some(page.cast_const()));
         let write = Write { page, bytes: PAGE as u32, frame, at, may_be_same: false, spare: std::ptr::null_mut() };
         // SAFETY: the page's bytes never change again.

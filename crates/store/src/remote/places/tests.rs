@@ -78,8 +78,7 @@ impl World {
             units: UNITS,
             unit_bytes: UNIT_BYTES,
             slot_bytes: slot_units as usize * UNIT_BYTES,
-            small_frames: 5,
-            wide_frames: 0,
+            frames: [5, 0, 0],
         };
         // The placement believes that each server has room for all extents. Other clients use some of this room, so a
         // server may refuse a page.
@@ -104,7 +103,7 @@ impl World {
         let index = self.frames.pop().expect("a frame");
         let job = WriteBack {
             page: PageId(number),
-            frame: FrameId { wide: false, index },
+            frame: FrameId { size: Size::Small, index },
             bytes: UNIT_BYTES as u32,
             from: 0,
         };
@@ -262,11 +261,17 @@ fn a_slot_is_not_discarded_while_a_page_of_it_is_on_its_way() {
 #[test]
 fn every_frame_can_wait_at_once_and_they_leave_in_order() {
     const FRAMES: u32 = 1000;
-    let shape = Shape { units: 2 * FRAMES, unit_bytes: 4096, slot_bytes: 4096, small_frames: FRAMES, wide_frames: 2 };
+    const PART: u32 = 300;
+    let shape =
+        Shape { units: 2 * FRAMES, unit_bytes: 4096, slot_bytes: 4096, frames: [PART, PART, FRAMES - 2 * PART] };
     let mut places = Places::new(shape, EXTENT_BYTES, Placement::new(&[100]), 1);
     let jobs = (0..FRAMES).map(|index| WriteBack {
         page: PageId(index * 7 % FRAMES),
-        frame: FrameId { wide: false, index: index * 3 % FRAMES },
+        frame: match index * 3 % FRAMES {
+            frame if frame < PART => FrameId { size: Size::Small, index: frame },
+            frame if frame < 2 * PART => FrameId { size: Size::Middle, index: frame - PART },
+            frame => FrameId { size: Size::Wide, index: frame - 2 * PART },
+        },
         bytes: 4096,
         from: 0x1000 * index as usize,
     });
@@ -284,10 +289,11 @@ fn every_frame_can_wait_at_once_and_they_leave_in_order() {
 
 #[test]
 fn neighbours_are_discarded_together_and_every_second_page_apart() {
-    let shape = Shape { units: 4096, unit_bytes: 4096, slot_bytes: 4096, small_frames: 1, wide_frames: 0 };
+    let shape = Shape { units: 4096, unit_bytes: 4096, slot_bytes: 4096, frames: [1, 0, 0] };
     let mut places = Places::new(shape, EXTENT_BYTES, Placement::new(&[100]), 1);
     let hold = |places: &mut Places, page: u32| {
-        let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: 0 }, bytes: 4096, from: 0 };
+        let job =
+            WriteBack { page: PageId(page), frame: FrameId { size: Size::Small, index: 0 }, bytes: 4096, from: 0 };
         assert!(places.write_back(job).is_some());
         places.take_writes(0, 4096, &mut Vec::new());
         places.mark_held(page, 1);
@@ -312,12 +318,12 @@ fn every_server_that_may_be_named_has_a_number() {
         units: SERVERS_MAX as u32 * 512,
         unit_bytes: 4096,
         slot_bytes: 4096,
-        small_frames: SERVERS_MAX as u32,
-        wide_frames: 0,
+        frames: [SERVERS_MAX as u32, 0, 0],
     };
     let mut places = Places::new(shape, EXTENT_BYTES, Placement::new(&[1; SERVERS_MAX]), SERVERS_MAX);
     for index in 0..SERVERS_MAX as u32 {
-        let job = WriteBack { page: PageId(index * 512), frame: FrameId { wide: false, index }, bytes: 4096, from: 0 };
+        let job =
+            WriteBack { page: PageId(index * 512), frame: FrameId { size: Size::Small, index }, bytes: 4096, from: 0 };
         let server = places.write_back(job).expect("room for one each");
         places.mark_held(index * 512, 1);
         assert_eq!((server, places.server_of(index * 512)), (index as usize, index as usize));
@@ -329,12 +335,13 @@ fn every_server_that_may_be_named_has_a_number() {
 #[test]
 fn short_extents_follow_their_neighbours_and_take_room_for_themselves_only() {
     const PAGES: u32 = 2048;
-    let shape = Shape { units: PAGES, unit_bytes: 4096, slot_bytes: 4096, small_frames: PAGES, wide_frames: 0 };
+    let shape = Shape { units: PAGES, unit_bytes: 4096, slot_bytes: 4096, frames: [PAGES, 0, 0] };
     let placement = Placement::new(&[1500, 1500]);
     let mut places = Places::new(shape, 4096, placement, 2);
     // One of four processes writes every fourth page.
     for page in (0..PAGES).step_by(4) {
-        let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: page }, bytes: 4096, from: 0 };
+        let job =
+            WriteBack { page: PageId(page), frame: FrameId { size: Size::Small, index: page }, bytes: 4096, from: 0 };
         assert!(places.write_back(job).is_some(), "room for page {page}");
     }
     assert_eq!(places.placement.capacity_and_used(), (3000, u64::from(PAGES / 4)));
@@ -343,7 +350,8 @@ fn short_extents_follow_their_neighbours_and_take_room_for_themselves_only() {
     // One read can fetch all adjacent pages on one server, but no page on another server.
     let mut places = Places::new(shape, 4096, Placement::new(&[1026, 1]), 2);
     for page in 0..1027 {
-        let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: page }, bytes: 4096, from: 0 };
+        let job =
+            WriteBack { page: PageId(page), frame: FrameId { size: Size::Small, index: page }, bytes: 4096, from: 0 };
         assert!(places.write_back(job).is_some(), "room for page {page}");
     }
     let first = places.reach(0, 1027);
