@@ -86,8 +86,8 @@ pub(super) struct Region {
     uffd: Uffd,
     /// The accesses allowed to each page, up to the last page that was ever shown.
     shown: Vec<Shown>,
-    /// The last page that [`Self::show`] made accessible or writable, or [`Self::show_again`] mapped. This has also woken the threads that waited for
-    /// the page.
+    /// The last page that [`Self::show`] made accessible or writable, or that [`Self::show_again`] mapped. This has also
+    /// woken the threads that waited for the page.
     last_shown: Option<u32>,
     /// Pages of the memfd that have memory. `twinned` holds the pages whose twins have memory.
     held: PageSet,
