@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use hanare_tests::{Group, Outcome, Place, Served, built, figures, python_with, system_calls_work_on_far_pages};
+use hanare_sys::features::{CallTraps, Disabled, Features};
+use hanare_tests::{
+    Group, Outcome, Place, Served, built, figures, mode_works, python_with, system_calls_work_on_far_pages,
+};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -17,22 +20,33 @@ fn peak_kib(outcome: &Outcome) -> u64 {
     number.unwrap_or_else(|| panic!("{outcome:?}"))
 }
 
+/// Returns the modes in which small blocks become far: those in which system calls work on them.
+fn modes() -> Vec<&'static str> {
+    let works = |mode: &&str| match *mode {
+        "thread" => system_calls_work_on_far_pages(),
+        _ => {
+            mode_works("sigbus")
+                && Features::probe(&Disabled::default()).calls == CallTraps { filter: true, dispatch: true }
+        }
+    };
+    ["thread", "sigbus"].into_iter().filter(works).collect()
+}
+
 #[test]
 fn a_map_stays_within_local_and_near_memory() {
-    if !system_calls_work_on_far_pages() {
-        return;
-    }
     let place = Place::new();
-    let mut command = place.hanare(["run", "--local", "24M", "--near", "8M", "--stats-json", "json", "--"]);
-    let outcome = place.run(command.arg(built().workload("map")).arg("500000"));
-    outcome.assert_well("map");
-    let seen = figures(&place.path("json"));
-    seen.assert_paged(24 * MIB, "map");
-    seen.assert_within_budget("map");
-    let private = seen.number("private_bytes_peak");
-    assert!((4 * MIB..8 * MIB + REST).contains(&private), "{} MiB that are not far", private / MIB);
-    let peak = peak_kib(&outcome) * KIB;
-    assert!(peak < 24 * MIB + 8 * MIB + REST, "{} MiB at the peak", peak / MIB);
+    for mode in modes() {
+        let run = ["run", "--local", "24M", "--near", "8M", "--mode", mode, "--stats-json", "json", "--"];
+        let outcome = place.run(place.hanare(run).arg(built().workload("map")).arg("500000"));
+        outcome.assert_well(mode);
+        let seen = figures(&place.path("json"));
+        seen.assert_paged(24 * MIB, mode);
+        seen.assert_within_budget(mode);
+        let private = seen.number("private_bytes_peak");
+        assert!((4 * MIB..8 * MIB + REST).contains(&private), "{mode}: {} MiB that are not far", private / MIB);
+        let peak = peak_kib(&outcome) * KIB;
+        assert!(peak < 24 * MIB + 8 * MIB + REST, "{mode}: {} MiB at the peak", peak / MIB);
+    }
     place.assert_nothing_left();
 }
 
@@ -71,9 +85,6 @@ fn few_small_blocks_stay_near_and_all_of_them_without_a_limit() {
 /// Programs whose small blocks become far in the middle of their work must print what they print without Hanare.
 #[test]
 fn programs_print_the_same_when_their_small_blocks_become_far() {
-    if !system_calls_work_on_far_pages() {
-        return;
-    }
     let place = Place::new();
     let sum = "create table t as with recursive c(x) as (select 1 union all select x + 1 from c where x < 200000) \
                select x, x * 7919 % 100003 as y, 'row ' || x as name from c; create index i on t(y); \
@@ -90,11 +101,13 @@ fn programs_print_the_same_when_their_small_blocks_become_far() {
     for words in programs {
         let native = place.run(place.command(&words[0]).args(&words[1..]));
         native.assert_well("native");
-        let mut command = place.hanare(["run", "--near", "1M", "--local", "4M", "--stats-json", "json", "--"]);
-        let far = place.run(command.args(&words));
-        far.assert_well("far");
-        assert_eq!(far.text(), native.text(), "{words:?}");
-        figures(&place.path("json")).assert_paged(MIB, "small blocks");
+        for mode in modes() {
+            let run = ["run", "--near", "1M", "--local", "4M", "--mode", mode, "--stats-json", "json", "--"];
+            let far = place.run(place.hanare(run).args(&words));
+            far.assert_well(mode);
+            assert_eq!(far.text(), native.text(), "{mode}: {words:?}");
+            figures(&place.path("json")).assert_paged(MIB, mode);
+        }
     }
     place.assert_nothing_left();
 }

@@ -131,12 +131,12 @@ fn examine() -> Result<Findings, DoctorError> {
     if let Err(error) = &found {
         problems.push(error.to_string());
     }
-    let chosen = choose(settings.mode, &features);
+    let chosen = choose(settings.mode, &features, true);
     if let Err(error) = &chosen {
         problems.push(error.to_string());
     }
     let mode_chosen = chosen.ok().filter(|_| problems.is_empty());
-    let advice = advice(&features, choose(Mode::Auto, &features).unwrap_or(Mode::Sigsegv));
+    let advice = advice(&features, choose(Mode::Auto, &features, true).unwrap_or(Mode::Sigsegv));
     Ok(Findings {
         userfaultfd_access: access_name(features.access),
         userfaultfd_syscall: features.syscall.to_string(),

@@ -248,7 +248,9 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
         Some(private) => settings.private = Some(private.socket()),
         None => servers::check(&settings)?,
     }
-    settings.mode = far::rehearse(&settings)?;
+    let mode = far::rehearse(&settings)?;
+    // Sigbus mode does not suit every program, so each process chooses for itself.
+    settings.mode = if mode == Mode::Sigbus { settings.mode } else { mode };
     if let Some(signal) = forwarder.pending() {
         return Ok(128_u8.saturating_add(signal as u8));
     }
@@ -265,7 +267,7 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
     let (end, elapsed) = supervise::run(&path, &args.program, &Settings::VARIABLES, &vars, &forwarder)?;
     drop((pollers, tree_end));
     warn_of_core(&end, stats.far_bytes.load(Relaxed));
-    explain_stack(&end, settings.mode, stats.far_bytes.load(Relaxed));
+    explain_stack(&end, mode, stats.far_bytes.load(Relaxed));
     if let Some(private) = private {
         private.program_ended();
     }

@@ -30,6 +30,7 @@ mod entry;
 mod fork;
 mod go;
 mod heap;
+mod imports;
 mod locale;
 mod locking;
 mod lookups;
@@ -77,6 +78,9 @@ extern "C" fn start() {
     go::find();
     #[cfg(target_arch = "x86_64")]
     far::trap_calls_by(trapped::begin);
+    if Settings::chooses_mode(&environment) && (go::is_there() || imports::need_thread_mode()) {
+        far::needs_thread_mode();
+    }
     let statics = Settings::statics_are_far(&environment);
     if let Err(error) = far::start_later(environment) {
         refuse(&error);

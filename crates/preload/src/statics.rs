@@ -79,29 +79,35 @@ pub(crate) fn adopt() -> Result<(), AdoptError> {
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, large: *mut c_void) -> c_int {
     // SAFETY: the dynamic linker passes a valid `info`, and the pointer `large` that `adopt` gave it.
     let (info, large) = unsafe { (&*info, &mut *large.cast::<Vec<Range<usize>>>()) };
-    if !is_near_object(info) {
+    if !is_object(info, &NEAR_OBJECTS) {
         large.extend(large_data(info));
     }
     0
 }
 
-fn is_near_object(info: &libc::dl_phdr_info) -> bool {
+/// Checks whether the file name of an object has one of these beginnings.
+pub(crate) fn is_object(info: &libc::dl_phdr_info, beginnings: &[&[u8]]) -> bool {
     if info.dlpi_name.is_null() {
         return false;
     }
     // SAFETY: `dlpi_name` is not null, and the dynamic linker's strings are NUL-terminated.
     let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
-    NEAR_OBJECTS.iter().any(|near| name.starts_with(near))
+    beginnings.iter().any(|beginning| name.starts_with(beginning))
+}
+
+/// Returns the program headers of an object.
+pub(crate) fn headers_of(info: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
+    if info.dlpi_phdr.is_null() {
+        return &[];
+    }
+    // SAFETY: the dynamic linker describes a loaded object, which has `dlpi_phnum` program headers at `dlpi_phdr`.
+    unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) }
 }
 
 /// Returns the writable data of an object as page-aligned ranges of at least `threshold()` bytes.
 fn large_data(info: &libc::dl_phdr_info) -> Vec<Range<usize>> {
-    if info.dlpi_phdr.is_null() {
-        return Vec::new();
-    }
-    // SAFETY: the dynamic linker describes a loaded object, which has `dlpi_phnum` program headers at `dlpi_phdr`.
-    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let headers = headers_of(info);
     let base = info.dlpi_addr as usize;
     let range = |header: &libc::Elf64_Phdr| {
         let start = base.wrapping_add(header.p_vaddr as usize);

@@ -23,8 +23,12 @@ use crate::calls::again::{by_number, repeated};
 use crate::code::{LIBRARY, LINKER, OWN};
 use crate::{go, signals};
 
-/// Sets the wanted traps, and returns those that could be set.
+/// Sets the wanted traps, and returns those that are set now. The filter may follow later, in the middle of an allocation:
+/// nothing is looked up then.
 pub(crate) fn begin(wanted: CallTraps) -> CallTraps {
+    if far::call_traps().dispatch {
+        return CallTraps { filter: wanted.filter && calls::filter().is_ok(), dispatch: true };
+    }
     let Some(returns) = signals::restorer().filter(|&code| LIBRARY.contains(code)) else { return CallTraps::default() };
     // Go's goroutines have small stacks. Go requires that every handler runs on the alternate stack.
     // SAFETY: `returns` is the C library's code that ends signal handlers.

@@ -1,10 +1,12 @@
 //! The traps of system calls that the kernel cannot carry out on absent far pages, in sigbus mode. The code that serves
 //! the calls is in the preload library. This module remembers its function and which traps it has set.
 
-use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering::*};
 
 use hanare_settings::Mode;
 use hanare_sys::features::{CallTraps, Features};
+
+use crate::process;
 
 /// The addresses in which the filter looks for pointers. There are none where it is not supported.
 #[cfg(target_arch = "x86_64")]
@@ -24,10 +26,35 @@ pub(crate) type Setter = fn(wanted: CallTraps) -> CallTraps;
 static SETTER: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 /// The traps of this process: bit 0 is the filter, bit 1 is dispatch.
 static SET: AtomicU8 = AtomicU8::new(0);
+/// True if mode `auto` takes thread mode in this process, although sigbus mode works.
+static NEEDS_THREAD_MODE: AtomicBool = AtomicBool::new(false);
 
 /// Makes `setter` set the traps when far memory starts in sigbus mode.
 pub fn trap_calls_by(setter: Setter) {
     SETTER.store(setter as *mut (), Release);
+}
+
+/// Makes mode `auto` take thread mode in this process if far memory has not started.
+pub fn needs_thread_mode() {
+    NEEDS_THREAD_MODE.store(true, Release);
+}
+
+/// Checks whether the program may set up asynchronous I/O by the kernel (io_uring, AIO), whose transfers fail on absent
+/// pages in sigbus mode. If far memory has not started, mode `auto` takes thread mode from now on. If it has chosen sigbus
+/// mode, the program gets no asynchronous I/O.
+pub fn may_do_async_io() -> bool {
+    match process::state() {
+        Some(state) => state.launch.settings.mode != Mode::Auto || state.launch.mode != Mode::Sigbus,
+        None => {
+            needs_thread_mode();
+            true
+        }
+    }
+}
+
+/// Checks whether mode `auto` may take sigbus mode in this process.
+pub(crate) fn suit_signals() -> bool {
+    !NEEDS_THREAD_MODE.load(Acquire)
 }
 
 /// Returns the traps that work with a reservation of `reserve` bytes.
@@ -47,9 +74,20 @@ pub(crate) fn place(mode: Mode, features: &Features, reserve: usize) -> Option<u
 
 /// Sets the traps for a reservation of `len` bytes at `base`, as far as the kernel allows.
 pub(crate) fn trap(mode: Mode, features: &Features, (base, len): (usize, usize)) {
-    let setter = SETTER.load(Acquire);
     let mut wanted = possible(mode, features, len);
     wanted.filter &= base == window::BASE;
+    set(wanted);
+}
+
+/// Sets the trap that each thread needs from its beginning on, before far memory starts. Returns whether it is set. The
+/// other one can be set for all threads later ([`trap`]).
+pub(crate) fn trap_early() -> bool {
+    set(CallTraps { dispatch: true, filter: false });
+    call_traps().dispatch
+}
+
+fn set(wanted: CallTraps) {
+    let setter = SETTER.load(Acquire);
     if setter.is_null() || wanted == CallTraps::default() {
         return;
     }

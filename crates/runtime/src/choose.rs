@@ -50,29 +50,34 @@ pub fn small_blocks_work(mode: Mode, features: &Features, reserve: usize) -> boo
     system_calls_work(mode, features) || crate::calls::possible(mode, features, reserve).filter
 }
 
-/// Returns the mode to use. A requested mode is used if it works on this machine. `Auto` chooses thread mode if system
-/// calls on far pages work in it, because any program may make such calls. Otherwise `Auto` chooses the fastest mode
-/// that works.
+/// Returns the mode to use. A requested mode is used if it works on this machine. `Auto` chooses sigbus mode, the fastest,
+/// if both traps for system calls work and `serves_calls`: this process serves the trapped calls, or will. Otherwise it
+/// chooses thread mode if system calls on far pages work in it, because any program may make such calls. Otherwise it
+/// chooses the fastest mode that works.
 ///
 /// # Errors
 /// The requested mode does not work on this machine.
-pub fn choose(asked: Mode, features: &Features) -> Result<Mode, ChooseError> {
+pub fn choose(asked: Mode, features: &Features, serves_calls: bool) -> Result<Mode, ChooseError> {
     if asked != Mode::Auto {
         return match obstacle(asked, features) {
             None => Ok(asked),
             Some(reason) => Err(ChooseError { mode: asked, reason }),
         };
     }
-    if system_calls_work(Mode::Thread, features) && obstacle(Mode::Thread, features).is_none() {
-        return Ok(Mode::Thread);
-    }
-    Ok(if obstacle(Mode::Sigbus, features).is_none() { Mode::Sigbus } else { Mode::Sigsegv })
+    let works = |mode| obstacle(mode, features).is_none();
+    let are_trapped = serves_calls && features.calls.filter && features.calls.dispatch;
+    Ok(match () {
+        () if are_trapped && works(Mode::Sigbus) => Mode::Sigbus,
+        () if system_calls_work(Mode::Thread, features) && works(Mode::Thread) => Mode::Thread,
+        () if works(Mode::Sigbus) => Mode::Sigbus,
+        () => Mode::Sigsegv,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hanare_sys::features::Disabled;
+    use hanare_sys::features::{CallTraps, Disabled};
 
     /// Returns the features of a machine that supports only what `change` adds.
     fn machine(change: impl FnOnce(&mut Features)) -> Features {
@@ -91,28 +96,37 @@ mod tests {
         })
     }
 
+    fn trapped(mut features: Features) -> Features {
+        features.calls = CallTraps { filter: true, dispatch: true };
+        features
+    }
+
     #[test]
     fn auto_takes_the_best_that_works() {
-        assert_eq!(choose(Mode::Auto, &with(UffdAccess::Syscall, true)), Ok(Mode::Thread));
-        assert_eq!(choose(Mode::Auto, &with(UffdAccess::Device, false)), Ok(Mode::Thread));
-        assert_eq!(choose(Mode::Auto, &with(UffdAccess::UserModeOnly, true)), Ok(Mode::Sigbus));
-        assert_eq!(choose(Mode::Auto, &with(UffdAccess::UserModeOnly, false)), Ok(Mode::Sigsegv));
-        assert!(choose(Mode::Thread, &with(UffdAccess::UserModeOnly, true)).is_err(), "system calls would fail");
-        assert_eq!(choose(Mode::Auto, &machine(|_| {})), Ok(Mode::Sigsegv));
-        assert_eq!(choose(Mode::Auto, &machine(|f| f.access = UffdAccess::Syscall)), Ok(Mode::Sigsegv));
+        let full = trapped(with(UffdAccess::Syscall, true));
+        assert_eq!(choose(Mode::Auto, &full, true), Ok(Mode::Sigbus));
+        assert_eq!(choose(Mode::Auto, &full, false), Ok(Mode::Thread), "nobody serves system calls");
+        assert_eq!(choose(Mode::Auto, &trapped(with(UffdAccess::Syscall, false)), true), Ok(Mode::Thread));
+        assert_eq!(choose(Mode::Auto, &with(UffdAccess::Syscall, true), true), Ok(Mode::Thread));
+        assert_eq!(choose(Mode::Auto, &with(UffdAccess::Device, false), true), Ok(Mode::Thread));
+        assert_eq!(choose(Mode::Auto, &with(UffdAccess::UserModeOnly, true), true), Ok(Mode::Sigbus));
+        assert_eq!(choose(Mode::Auto, &with(UffdAccess::UserModeOnly, false), true), Ok(Mode::Sigsegv));
+        assert!(choose(Mode::Thread, &with(UffdAccess::UserModeOnly, true), true).is_err(), "system calls would fail");
+        assert_eq!(choose(Mode::Auto, &machine(|_| {}), true), Ok(Mode::Sigsegv));
+        assert_eq!(choose(Mode::Auto, &machine(|f| f.access = UffdAccess::Syscall), true), Ok(Mode::Sigsegv));
     }
 
     #[test]
     fn a_mode_asked_for_is_taken_or_refused_with_the_reason() {
         let full = with(UffdAccess::Syscall, true);
         for mode in [Mode::Thread, Mode::Sigbus, Mode::Sigsegv] {
-            assert_eq!(choose(mode, &full), Ok(mode));
+            assert_eq!(choose(mode, &full, true), Ok(mode));
         }
-        assert_eq!(choose(Mode::Sigsegv, &machine(|_| {})), Ok(Mode::Sigsegv));
+        assert_eq!(choose(Mode::Sigsegv, &machine(|_| {}), true), Ok(Mode::Sigsegv));
         for mode in [Mode::Thread, Mode::Sigbus] {
-            let message = choose(mode, &machine(|_| {})).unwrap_err().to_string();
+            let message = choose(mode, &machine(|_| {}), true).unwrap_err().to_string();
             assert!(message.contains(&mode.to_string()) && message.contains("hanare doctor"), "{message}");
         }
-        assert!(choose(Mode::Sigbus, &with(UffdAccess::Syscall, false)).is_err());
+        assert!(choose(Mode::Sigbus, &with(UffdAccess::Syscall, false), true).is_err());
     }
 }

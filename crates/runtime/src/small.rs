@@ -53,6 +53,11 @@ pub(crate) fn limit(bytes: u64) {
     LIMIT.store(bytes, Relaxed);
 }
 
+/// Makes small blocks near for good.
+pub(crate) fn no_limit() {
+    LIMIT.store(0, Relaxed);
+}
+
 /// Returns how many bytes of near blocks may be allocated before the next measurement, if the heap holds `held` bytes.
 fn next(limit: u64, held: u64) -> u64 {
     (limit.saturating_sub(held) / 2).max(STEP_MIN.min(limit))

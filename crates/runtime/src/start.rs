@@ -7,7 +7,7 @@ use hanare_paging::policy;
 use hanare_settings::{Brief, Environment, FAR_LARGE, Mode, PageSize, Settings, SettingsError};
 use hanare_store::Sender;
 use hanare_sys::clock::now_ns;
-use hanare_sys::features::Features;
+use hanare_sys::features::{CallTraps, Disabled, Features};
 use hanare_sys::filter::{self, Refused};
 use hanare_sys::{descriptors, limits, mark};
 
@@ -26,7 +26,7 @@ mod parts;
 
 pub use error::StartError;
 pub(crate) use parts::{open_mechanism, open_store};
-use parts::{open_pager, open_threads, open_trap, open_view};
+use parts::{open_pager, open_threads, open_trap, open_view, trap_by};
 
 /// Maximum number of file descriptors that a start with a private server uses at a time.
 const DESCRIPTORS: usize = 19;
@@ -40,11 +40,12 @@ static BEFORE_START: Call = Call::none();
 /// The counters of this process. Null until they are mapped.
 static COUNTERS: AtomicPtr<Stats> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Validates the settings, probes the kernel, and chooses the trap mode and the sizes.
-fn consider(settings: &Settings) -> Result<(Features, Mode, Plan), StartError> {
+/// Validates the settings, probes the kernel, and chooses the trap mode and the sizes. `serves_calls` tells whether the
+/// process serves trapped system calls.
+fn consider(settings: &Settings, serves_calls: bool) -> Result<(Features, Mode, Plan), StartError> {
     settings.validate()?;
     let features = Features::probe(&settings.disabled()?);
-    let mode = choose::choose(settings.mode, &features)?;
+    let mode = choose::choose(settings.mode, &features, serves_calls)?;
     let direct = settings.private.is_some() && settings.servers.is_empty();
     let hides = policy::hides(&settings.policy).map_err(SettingsError::Choice)?;
     let plan = plan::plan(settings, mode, &features, direct, hides)?;
@@ -61,12 +62,13 @@ fn check_far(settings: &Settings, mode: Mode, features: &Features) -> Result<(),
     Ok(())
 }
 
-/// Checks whether a process could start with these settings. Returns the trap mode that it would use.
+/// Checks whether a process could start with these settings. Returns the trap mode that it would use if it serves system
+/// calls.
 ///
 /// # Errors
 /// The reason why the process could not start ([`StartError`]).
 pub fn rehearse(settings: &Settings) -> Result<Mode, StartError> {
-    let (features, mode, plan) = consider(settings)?;
+    let (features, mode, plan) = consider(settings, true)?;
     check_far(settings, mode, &features)?;
     // Sigsegv mode maps shared memory twice, so it needs twice the address space.
     let is_shared = mode == Mode::Sigsegv;
@@ -103,7 +105,8 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     let wanted = DESCRIPTORS + DESCRIPTORS_PER_SERVER * settings.servers.len();
     let _room = descriptors::Room::make(wanted).ok_or(StartError::Descriptors(wanted))?;
     hanare_wire::keep_descriptors_by(descriptors::keep);
-    let (features, mode, plan) = consider(settings)?;
+    let serves_calls = calls::suit_signals() && calls::call_traps().dispatch;
+    let (features, mode, plan) = consider(settings, serves_calls)?;
     check(settings, mode, &features)?;
     if let Some(refused) = refused_io(mode, &features) {
         filter::refuse(refused).map_err(StartError::Filter)?;
@@ -131,8 +134,11 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     let (base, len) = (engine.view().base(), engine.view().len());
     places::are_reserved(base, len);
     calls::trap(mode, &launch.features, (base, len));
-    if settings.far < FAR_LARGE && mode == Mode::Sigbus && !calls::call_traps().filter {
-        return Err(StartError::Far { mode });
+    if mode == Mode::Sigbus && !calls::call_traps().filter {
+        if settings.far < FAR_LARGE || small::are_far() {
+            return Err(StartError::Far { mode });
+        }
+        small::no_limit();
     }
     // If the C library's table of exit functions is full, `at_exit` never runs. The counters then miss the last tenth
     // of a second.
@@ -185,15 +191,21 @@ pub(crate) fn set_state(
 }
 
 /// Defers the start to the first far allocation. A program that never allocates far memory then need not wait for a
-/// start. Only thread mode allows a deferred start. In other modes far memory starts now. Otherwise the program could
-/// first install its own handler for the fault signal. If this process has no right to reach the private server, the start
-/// is deferred in each mode, and ends the process if it fails again.
+/// start. In sigsegv mode, and in the modes `sigbus` and `auto` without both traps for system calls, far memory starts now:
+/// what threads do before the start could not be corrected. If this process has no right to reach the private server, the start is deferred
+/// in each mode, and ends the process if it fails again.
 ///
 /// # Errors
 /// The reason why far memory cannot be started ([`StartError`]).
 pub fn start_later(environment: Environment) -> Result<(), StartError> {
     let Brief { mode, far: threshold, near, disabled } = Settings::brief(&environment)?;
-    if mode != Mode::Thread {
+    let is_prepared = match mode {
+        Mode::Thread => true,
+        Mode::Auto => calls::suit_signals() && prepare_signals(&disabled)?,
+        Mode::Sigbus => prepare_signals(&disabled)?,
+        Mode::Sigsegv => false,
+    };
+    if !is_prepared {
         match start_now(&environment) {
             // The program was executed after its process gave up root. It may never use far memory.
             Err(error) if error.is_denied() => {}
@@ -203,16 +215,28 @@ pub fn start_later(environment: Environment) -> Result<(), StartError> {
     // This system call filter must be in force before the program opens a file. Direct I/O on a file that is already
     // open cannot be refused.
     if !Features::kernel_moves(&disabled) {
-        filter::refuse(Refused::AsyncAndDirectIo).map_err(StartError::Filter)?;
+        let refused = if mode == Mode::Thread { Refused::AsyncAndDirectIo } else { Refused::AsyncIo };
+        filter::refuse(refused).map_err(StartError::Filter)?;
     }
     LATER.store(Box::leak(Box::new(environment)), Release);
     process::leave_to_first(start_left);
     process::threshold_is(threshold);
-    // Small blocks can be far only in thread mode.
-    if near > 0 && threshold > 0 {
+    // Where system calls fail on far memory, small blocks must be near.
+    if is_prepared && near > 0 && threshold > 0 {
         small::limit(near);
     }
     Ok(())
+}
+
+/// Prepares a start in sigbus mode that is deferred: the actions of the two signals, and the trap that each thread needs
+/// from its beginning on. The program can no longer block these signals, nor take their actions away. Returns false, and
+/// changes nothing, if not both traps for system calls can be set.
+fn prepare_signals(disabled: &Disabled) -> Result<bool, StartError> {
+    let both = CallTraps { filter: true, dispatch: true };
+    if CallTraps::probe(disabled) != both || !calls::trap_early() {
+        return Ok(false);
+    }
+    trap_by(libc::SIGBUS).map(|()| true)
 }
 
 /// Carries out the start that [`start_later`] deferred. Ends the process if the start fails.

@@ -221,6 +221,14 @@ impl Settings {
         Ok(Brief { mode, far, near, disabled })
     }
 
+    /// Checks whether Hanare chooses the trap mode. Returns false for an invalid value, which is reported when far memory
+    /// starts.
+    #[must_use]
+    pub fn chooses_mode(environment: &Environment) -> bool {
+        let vars = Variables(|name| environment.get(name));
+        vars.value("HANARE_MODE", Mode::from_str).is_ok_and(|mode| mode.is_none_or(|mode| mode == Mode::Auto))
+    }
+
     /// Checks whether large static arrays should be placed in far memory. Returns false for an invalid value, which is
     /// reported when far memory starts.
     #[must_use]

@@ -170,13 +170,15 @@ pub(crate) fn available() -> CallTraps {
     const GET_ACTION_AVAILABLE: usize = 2;
     const RET_TRAP: u32 = 0x0003_0000;
     let trap = RET_TRAP;
+    // A thread that is dispatched must stay so.
+    let is_dispatching = PASSES.1.load(Ordering::Acquire) != 0;
     // SAFETY: the calls ask only, apart from one that turns dispatch off in a thread in which it is off. `trap` is a
     // local word.
     let (has_filters, is_bound, dispatch) = unsafe {
         (
             syscall(libc::SYS_seccomp, [GET_ACTION_AVAILABLE, 0, &raw const trap as usize, 0, 0, 0]).is_ok(),
             syscall(libc::SYS_prctl, [libc::PR_GET_NO_NEW_PRIVS as usize, 0, 0, 0, 0, 0]) == Ok(1),
-            syscall(libc::SYS_prctl, [SET_DISPATCH, DISPATCH_OFF, 0, 0, 0, 0]).is_ok(),
+            is_dispatching || syscall(libc::SYS_prctl, [SET_DISPATCH, DISPATCH_OFF, 0, 0, 0, 0]).is_ok(),
         )
     };
     CallTraps { filter: has_filters && (is_bound || is_administrator()), dispatch }

@@ -125,7 +125,9 @@ pub struct CallTraps {
 }
 
 impl CallTraps {
-    fn probe(disabled: &Disabled) -> Self {
+    /// Looks which ways work, apart from those that `disabled` excludes. Changes nothing.
+    #[must_use]
+    pub fn probe(disabled: &Disabled) -> Self {
         #[cfg(target_arch = "x86_64")]
         let found = crate::calls::available();
         #[cfg(not(target_arch = "x86_64"))]

@@ -34,7 +34,7 @@ pub(super) fn advice(features: &Features, chosen: Mode) -> Vec<String> {
         lines.push(format!("sigsegv mode splits mappings, and keeps fewer pages local where there are few: as root, sysctl vm.max_map_count={MAPPINGS_WANTED}"));
     }
     if chosen == Mode::Thread && features.sigbus {
-        lines.push("programs that make no system calls on their large arrays run faster with --mode sigbus".to_owned());
+        lines.push("sigbus mode is faster, and the default where all system calls can be trapped (as root); otherwise it suits programs that make no system calls on their large arrays: --mode sigbus".to_owned());
     }
     lines
 }
@@ -80,7 +80,7 @@ mod tests {
         features.user_mode_only = Attempt::Works;
         features.access = UffdAccess::UserModeOnly;
         change(&mut features);
-        let chosen = hanare::choose::choose(Mode::Auto, &features).unwrap();
+        let chosen = hanare::choose::choose(Mode::Auto, &features, true).unwrap();
         advice(&features, chosen)
     }
 

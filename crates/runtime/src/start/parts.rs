@@ -89,13 +89,28 @@ pub(super) fn open_trap(state: &'static State, mode: Mode) -> Result<(), StartEr
         Mode::Sigbus => libc::SIGBUS,
         Mode::Sigsegv => libc::SIGSEGV,
         Mode::Thread | Mode::Auto => {
+            give_signals_back()?;
             let first_thread = CpuCell::of_first_thread();
             let life = move || handler::run(&state.engine, first_thread);
             return own_thread(c"hanare-pager", life).map_err(StartError::Thread);
         }
     };
+    trap_by(signal)
+}
+
+/// Makes accesses trap by a signal. Without an engine, the program's own action for the signal applies.
+pub(super) fn trap_by(signal: i32) -> Result<(), StartError> {
     process::traps_by(signal);
     Ok(signal::install(signal, handler::on_signal)?)
+}
+
+/// Gives the program the signal back that [`trap_by`] has taken for a start in another mode.
+fn give_signals_back() -> Result<(), StartError> {
+    if let Some(signal) = process::trap_signal() {
+        process::traps_by(0);
+        signal::uninstall(signal)?;
+    }
+    Ok(())
 }
 
 pub(super) fn open_threads(state: &'static State, senders: Vec<Sender>) -> std::io::Result<()> {

@@ -1,0 +1,128 @@
+//! Finds programs that thread mode serves better than sigbus mode, by the functions that they import. Where the mode is
+//! `auto`, these programs run in thread mode:
+//!
+//! - programs that switch stacks. Their stacks may be far, and the kernel writes no signal frame to an absent page;
+//! - programs with asynchronous I/O. The kernel makes their transfers later, when a page may be absent again;
+//! - debuggers. The kernel writes to their memory for another process.
+//!
+//! A library that is loaded later is not looked at. What a program does by number before its first far block is
+//! ([`far::needs_thread_mode`]).
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ops::Range;
+
+use crate::statics::{headers_of, is_object};
+
+const FUNCTIONS: [&[u8]; 15] = [
+    b"makecontext",
+    b"make_fcontext",
+    b"jump_fcontext",
+    b"aio_read",
+    b"aio_read64",
+    b"aio_write",
+    b"aio_write64",
+    b"lio_listio",
+    b"lio_listio64",
+    b"io_setup",
+    b"io_queue_init",
+    b"io_uring_setup",
+    b"io_uring_queue_init",
+    b"io_uring_queue_init_params",
+    b"ptrace",
+];
+
+/// Beginnings of the file names of libraries that import such a function for few of their users.
+const IGNORED: [&[u8]; 6] = [b"libc.so", b"ld-linux", b"linux-vdso", b"libhanare", b"libcrypto.so", b"libtbb"];
+
+/// Maximum number of symbols of one object. It bounds the search if a table is not as expected.
+const SYMBOLS_MAX: usize = 1 << 16;
+const ENTRIES_MAX: usize = 1 << 10;
+const NAME_MAX: usize = 32;
+
+const DT_NULL: u64 = 0;
+const DT_STRTAB: u64 = 5;
+const DT_SYMTAB: u64 = 6;
+const DT_STRSZ: u64 = 10;
+const DT_GNU_HASH: u64 = 0x6fff_fef5;
+
+/// Checks whether an object of this process imports one of these functions.
+pub(crate) fn need_thread_mode() -> bool {
+    let mut found = false;
+    // SAFETY: `visit` gets the address of `found`, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
+    found
+}
+
+unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
+    // SAFETY: the dynamic linker passes a valid `info`, and the pointer that `need_thread_mode` gave it.
+    let (info, found) = unsafe { (&*info, &mut *found.cast::<bool>()) };
+    *found |= !is_object(info, &IGNORED) && imports(info);
+    c_int::from(*found)
+}
+
+/// Checks whether this object imports one of the functions.
+fn imports(info: &libc::dl_phdr_info) -> bool {
+    let base = info.dlpi_addr as usize;
+    let place = |header: &libc::Elf64_Phdr| {
+        let start = base.wrapping_add(header.p_vaddr as usize);
+        start..start.saturating_add(header.p_memsz as usize)
+    };
+    let headers = headers_of(info);
+    let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else { return false };
+    let is_readable = |range: &Range<usize>| {
+        let mut segments = headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_R != 0);
+        segments.any(|header| place(header).start <= range.start && range.end <= place(header).end)
+    };
+    Tables::of(place(dynamic)).is_some_and(|tables| is_readable(&tables.names) && is_readable(&tables.symbols) && tables.have_any())
+}
+
+/// Where an object has the symbols that it imports, and their names.
+struct Tables {
+    symbols: Range<usize>,
+    names: Range<usize>,
+}
+
+impl Tables {
+    fn of(dynamic: Range<usize>) -> Option<Tables> {
+        let (mut symbols, mut names, mut bytes, mut hash) = (0, 0, 0, 0);
+        for entry in dynamic.step_by(16).take(ENTRIES_MAX) {
+            // SAFETY: `entry` is an entry of the object's dynamic section, which is mapped.
+            let [tag, value] = unsafe { (entry as *const [u64; 2]).read() };
+            match tag {
+                DT_NULL => break,
+                DT_SYMTAB => symbols = value as usize,
+                DT_STRTAB => names = value as usize,
+                DT_STRSZ => bytes = value as usize,
+                DT_GNU_HASH => hash = value as usize,
+                _ => {}
+            }
+        }
+        if symbols == 0 || names == 0 {
+            return None;
+        }
+        // The table of hashes begins with the number of its buckets and of the first symbol in it. Imported symbols come
+        // before that. If it has none, it says 1, and the names follow the symbols.
+        // SAFETY: the dynamic linker has made the address of the object's own table absolute.
+        let first = if hash == 0 { 1 } else { unsafe { (hash as *const [u32; 2]).read()[1] as usize } };
+        let size = size_of::<libc::Elf64_Sym>();
+        let count = if first > 1 { first } else { names.saturating_sub(symbols) / size };
+        Some(Tables { symbols: symbols..symbols + count.min(SYMBOLS_MAX) * size, names: names..names.saturating_add(bytes) })
+    }
+
+    fn have_any(&self) -> bool {
+        self.symbols.clone().step_by(size_of::<libc::Elf64_Sym>()).any(|place| {
+            // SAFETY: `symbols` lies in a readable segment. Any bytes are a symbol.
+            let symbol = unsafe { (place as *const libc::Elf64_Sym).read_unaligned() };
+            symbol.st_shndx == 0 && self.is_one(symbol.st_name as usize)
+        })
+    }
+
+    /// Checks whether the name at this offset is one of the functions'.
+    fn is_one(&self, offset: usize) -> bool {
+        let start = self.names.start.saturating_add(offset);
+        let len = self.names.end.saturating_sub(start).min(NAME_MAX);
+        // SAFETY: `names` lies in a readable segment, and nobody writes there.
+        let bytes = unsafe { std::slice::from_raw_parts(start as *const u8, len) };
+        CStr::from_bytes_until_nul(bytes).is_ok_and(|name| FUNCTIONS.contains(&name.to_bytes()))
+    }
+}
