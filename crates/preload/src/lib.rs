@@ -30,7 +30,6 @@ mod entry;
 mod fork;
 mod go;
 mod heap;
-mod imports;
 mod locale;
 mod locking;
 mod lookups;
@@ -41,6 +40,7 @@ mod robust;
 mod signals;
 mod stacks;
 mod statics;
+mod suited;
 mod trap_stacks;
 #[cfg(target_arch = "x86_64")]
 mod trapped;
@@ -78,7 +78,7 @@ extern "C" fn start() {
     go::find();
     #[cfg(target_arch = "x86_64")]
     far::trap_calls_by(trapped::begin);
-    if Settings::chooses_mode(&environment) && (go::is_there() || imports::need_thread_mode()) {
+    if Settings::chooses_mode(&environment) && !suited::is_suited() {
         far::needs_thread_mode();
     }
     let statics = Settings::statics_are_far(&environment);

@@ -1,18 +1,22 @@
-//! Finds programs that thread mode serves better than sigbus mode, by the functions that they import. Where the mode is
-//! `auto`, these programs run in thread mode:
+//! Finds programs that thread mode serves better than sigbus mode. Where the mode is `auto`, these run in thread mode:
 //!
-//! - programs that switch stacks. Their stacks may be far, and the kernel writes no signal frame to an absent page;
-//! - programs with asynchronous I/O. The kernel makes their transfers later, when a page may be absent again;
-//! - debuggers. The kernel writes to their memory for another process.
+//! - programs that import functions which switch stacks. Their stacks may be far, and the kernel writes no signal frame to
+//!   an absent page;
+//! - programs that import functions for asynchronous I/O. The kernel makes their transfers later, when a page may be absent
+//!   again;
+//! - debuggers. The kernel writes to their memory for another process;
+//! - programs under a debugger, which would stop at each signal;
+//! - Go with C. Its runtime makes system calls on small stacks, which are not trapped.
 //!
-//! A library that is loaded later is not looked at. What a program does by number before its first far block is
-//! ([`far::needs_thread_mode`]).
+//! A library that is loaded later is not looked at. [`far::may_do_async_io`] serves calls by number.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
 
+use crate::go;
 use crate::statics::{headers_of, is_object};
 
+/// The functions whose import tells that sigbus mode does not suit.
 const FUNCTIONS: [&[u8]; 15] = [
     b"makecontext",
     b"make_fcontext",
@@ -31,7 +35,7 @@ const FUNCTIONS: [&[u8]; 15] = [
     b"ptrace",
 ];
 
-/// Beginnings of the file names of libraries that import such a function for few of their users.
+/// Beginnings of the file names of libraries that define these functions, or import one for few of their users.
 const IGNORED: [&[u8]; 6] = [b"libc.so", b"ld-linux", b"linux-vdso", b"libhanare", b"libcrypto.so", b"libtbb"];
 
 /// Maximum number of symbols of one object. It bounds the search if a table is not as expected.
@@ -45,16 +49,22 @@ const DT_SYMTAB: u64 = 6;
 const DT_STRSZ: u64 = 10;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
 
-/// Checks whether an object of this process imports one of these functions.
-pub(crate) fn need_thread_mode() -> bool {
+/// Checks whether sigbus mode suits this process. Call it before the program begins.
+pub(crate) fn is_suited() -> bool {
     let mut found = false;
     // SAFETY: `visit` gets the address of `found`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
-    found
+    !found && !go::is_there() && !is_traced()
+}
+
+/// Checks whether another process traces this one.
+fn is_traced() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().find_map(|line| line.strip_prefix("TracerPid:")).is_some_and(|tracer| tracer.trim() != "0")
 }
 
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
-    // SAFETY: the dynamic linker passes a valid `info`, and the pointer that `need_thread_mode` gave it.
+    // SAFETY: the dynamic linker passes a valid `info`, and the pointer that `is_suited` gave it.
     let (info, found) = unsafe { (&*info, &mut *found.cast::<bool>()) };
     *found |= !is_object(info, &IGNORED) && imports(info);
     c_int::from(*found)
@@ -70,10 +80,12 @@ fn imports(info: &libc::dl_phdr_info) -> bool {
     let headers = headers_of(info);
     let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else { return false };
     let is_readable = |range: &Range<usize>| {
-        let mut segments = headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_R != 0);
+        let mut segments =
+            headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_R != 0);
         segments.any(|header| place(header).start <= range.start && range.end <= place(header).end)
     };
-    Tables::of(place(dynamic)).is_some_and(|tables| is_readable(&tables.names) && is_readable(&tables.symbols) && tables.have_any())
+    Tables::of(place(dynamic))
+        .is_some_and(|tables| is_readable(&tables.names) && is_readable(&tables.symbols) && tables.have_any())
 }
 
 /// Where an object has the symbols that it imports, and their names.
@@ -106,7 +118,10 @@ impl Tables {
         let first = if hash == 0 { 1 } else { unsafe { (hash as *const [u32; 2]).read()[1] as usize } };
         let size = size_of::<libc::Elf64_Sym>();
         let count = if first > 1 { first } else { names.saturating_sub(symbols) / size };
-        Some(Tables { symbols: symbols..symbols + count.min(SYMBOLS_MAX) * size, names: names..names.saturating_add(bytes) })
+        Some(Tables {
+            symbols: symbols..symbols + count.min(SYMBOLS_MAX) * size,
+            names: names..names.saturating_add(bytes),
+        })
     }
 
     fn have_any(&self) -> bool {

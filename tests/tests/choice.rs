@@ -1,0 +1,64 @@
+//! Tests which trap mode each process gets where none is named (`auto`): sigbus mode where its system calls are served,
+//! and thread mode for programs that sigbus mode does not suit.
+
+use hanare_sys::features::{CallTraps, Disabled, Features};
+use hanare_tests::{Outcome, Place, built, figures, mode_works, system_calls_work_on_far_pages};
+
+/// Checks that both modes work here, and that both traps of system calls can be set.
+fn auto_has_a_choice() -> bool {
+    let both = CallTraps { filter: true, dispatch: true };
+    let calls_are_trapped = Features::probe(&Disabled::default()).calls == both;
+    if !calls_are_trapped {
+        println!("skipped: this user's system calls cannot be trapped; see 'hanare doctor'");
+    }
+    calls_are_trapped && mode_works("sigbus") && system_calls_work_on_far_pages()
+}
+
+/// Runs a workload, and returns the mode of the run and its outcome.
+fn run(flags: &[&str], disable: &str, program: &[&str]) -> (String, Outcome) {
+    let place = Place::new();
+    let json = place.path("json");
+    let mut command = place.hanare(["run", "--local", "4M", "--stats-json"]);
+    command.arg(&json).args(flags).env("HANARE_DISABLE", disable).arg("--");
+    let outcome = place.run(command.arg(built().workload(program[0])).args(&program[1..]));
+    outcome.assert_well(&format!("{program:?} with {flags:?}"));
+    place.assert_nothing_left();
+    (figures(&json).mode().to_owned(), outcome)
+}
+
+#[test]
+fn a_program_runs_in_sigbus_mode_where_its_calls_are_served() {
+    if !auto_has_a_choice() {
+        return;
+    }
+    for (disable, mode) in [("", "sigbus"), ("filter", "thread"), ("dispatch", "thread"), ("kernel_faults", "sigbus")] {
+        assert_eq!(run(&[], disable, &["rings", "after"]).0, mode, "without {disable:?}");
+    }
+}
+
+#[test]
+fn a_program_that_switches_stacks_runs_in_thread_mode() {
+    if auto_has_a_choice() {
+        assert_eq!(run(&[], "", &["coroutine"]).0, "thread");
+        assert_eq!(run(&["--mode", "sigbus"], "", &["coroutine"]).0, "sigbus", "a mode that is named");
+    }
+}
+
+#[test]
+fn a_program_with_asynchronous_io_runs_in_thread_mode_or_without_it() {
+    if !auto_has_a_choice() {
+        return;
+    }
+    let natively = Place::new();
+    let natively = natively.run(natively.command(built().workload("rings")).arg("before")).text();
+    let refused = "ok rings: Function not implemented\n";
+    for (flags, when, mode, answer) in [
+        (&[][..], "before", "thread", natively.as_str()),
+        (&[], "after", "sigbus", refused),
+        (&["--mode", "sigbus"], "after", "sigbus", &natively),
+        (&["--mode", "thread"], "after", "thread", &natively),
+    ] {
+        let (got, outcome) = run(flags, "", &["rings", when]);
+        assert_eq!((got.as_str(), outcome.text().as_str()), (mode, answer), "{flags:?}, {when}");
+    }
+}
