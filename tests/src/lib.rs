@@ -16,7 +16,8 @@ pub use built::{Built, built};
 pub use group::Group;
 pub use hostile::{Hostile, Lie};
 pub use machine::{
-    installed, is_full, mode_works, patience, python_with, python_with_numpy, rounds, system_calls_work_on_far_pages,
+    installed, is_full, mode_works, patience, python_with, python_with_numpy, rounds, system_calls_are_trapped,
+    system_calls_work_on_far_pages,
 };
 pub use place::{Figures, Outcome, Place, figures};
 pub use running::{Running, until};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hanare::choose;
 use hanare_settings::Mode;
-use hanare_sys::features::{Disabled, Features};
+use hanare_sys::features::{CallTraps, Disabled, Features};
 
 use crate::{PATIENCE, built};
 
@@ -47,6 +47,16 @@ pub fn system_calls_work_on_far_pages() -> bool {
         println!("skipped: this user's userfaultfd traps no system call; see 'hanare doctor'");
     }
     works
+}
+
+/// Checks whether both traps for system calls in sigbus mode work here. If not, prints a line.
+pub fn system_calls_are_trapped() -> bool {
+    let both = CallTraps { filter: true, dispatch: true };
+    let are_trapped = Features::probe(&Disabled::default()).calls == both;
+    if !are_trapped {
+        println!("this user's system calls cannot be trapped; see 'hanare doctor'");
+    }
+    are_trapped
 }
 
 /// Returns a python that can import numpy. If there is none, prints a line.

@@ -1,17 +1,13 @@
 //! Tests which trap mode each process gets where none is named (`auto`): sigbus mode where its system calls are served,
 //! and thread mode for programs that sigbus mode does not suit.
 
-use hanare_sys::features::{CallTraps, Disabled, Features};
-use hanare_tests::{Outcome, Place, built, figures, mode_works, system_calls_work_on_far_pages};
+use hanare_tests::{
+    Outcome, Place, built, figures, mode_works, system_calls_are_trapped, system_calls_work_on_far_pages,
+};
 
 /// Checks that both modes work here, and that both traps of system calls can be set.
 fn auto_has_a_choice() -> bool {
-    let both = CallTraps { filter: true, dispatch: true };
-    let calls_are_trapped = Features::probe(&Disabled::default()).calls == both;
-    if !calls_are_trapped {
-        println!("skipped: this user's system calls cannot be trapped; see 'hanare doctor'");
-    }
-    calls_are_trapped && mode_works("sigbus") && system_calls_work_on_far_pages()
+    system_calls_are_trapped() && mode_works("sigbus") && system_calls_work_on_far_pages()
 }
 
 /// Runs a workload, and returns the mode of the run and its outcome.

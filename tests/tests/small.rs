@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use hanare_sys::features::{CallTraps, Disabled, Features};
 use hanare_tests::{
-    Group, Outcome, Place, Served, built, figures, mode_works, python_with, system_calls_work_on_far_pages,
+    Group, Outcome, Place, Served, built, figures, mode_works, python_with, system_calls_are_trapped,
+    system_calls_work_on_far_pages,
 };
 
 const KIB: u64 = 1 << 10;
@@ -24,10 +24,7 @@ fn peak_kib(outcome: &Outcome) -> u64 {
 fn modes() -> Vec<&'static str> {
     let works = |mode: &&str| match *mode {
         "thread" => system_calls_work_on_far_pages(),
-        _ => {
-            mode_works("sigbus")
-                && Features::probe(&Disabled::default()).calls == CallTraps { filter: true, dispatch: true }
-        }
+        _ => mode_works("sigbus") && system_calls_are_trapped(),
     };
     ["thread", "sigbus"].into_iter().filter(works).collect()
 }

@@ -15,6 +15,8 @@ pub const VICTIMS_MAX: usize = 128;
 /// Longest run of pages fetched by one action, in bytes. The receiving buffer has this size, or the size of one page if
 /// that is larger.
 pub const RUN_BYTES_MAX: u32 = 256 << 10;
+/// After a huge page has come in, the pager keeps room for another one during this number of faults.
+pub const WIDE_FAULTS: u32 = 256;
 /// After a fetched run of pages, the pager keeps room for another run during this number of faults.
 pub const RUN_FAULTS: u32 = 64;
 /// Maximum number of pages unmapped for reference sampling in one step.

@@ -102,9 +102,13 @@ impl Pager {
         if source == Source::Server {
             self.counters.fetched += u64::from(self.span(page));
         }
-        match self.span(page) {
-            1 => self.counters.pages_small += 1,
-            _ => self.counters.pages_wide += 1,
+        let wide = self.span(page) > 1;
+        match wide {
+            false => self.counters.pages_small += 1,
+            true => self.counters.pages_wide += 1,
+        }
+        if wide || demand {
+            self.note_size(wide);
         }
         self.used += self.span(page);
         self.move_to(page, State::Fetching);

@@ -70,6 +70,8 @@ pub struct Pager {
     high: u32,
     /// Number of future faults during which the pager still keeps room for a run of pages.
     run_faults: u32,
+    /// Number of future faults during which the pager still keeps room for a huge page.
+    wide_faults: u32,
     /// Number of units that are resident, staged or in flight.
     used: u32,
     /// Number of used units that are becoming free.
@@ -149,6 +151,7 @@ impl Pager {
             low: 0,
             high: 0,
             run_faults: 0,
+            wide_faults: 0,
             used: 0,
             leaving: 0,
             leaving_clean: 0,

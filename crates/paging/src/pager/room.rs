@@ -22,7 +22,7 @@ impl Pager {
         // With `direct`, victims are freed in the step that chooses them. Only runs of pages then need more room than
         // one batch of victims frees.
         let lone = self.direct && self.run_faults == 0;
-        let (low, batch, share) = match (block > 1 && self.affords_wide(), self.small.class.moves) {
+        let (low, batch, share) = match (self.wide_faults > 0 && self.affords_wide(), self.small.class.moves) {
             (true, _) => (block, block, 16),
             // A page that goes to a server uses memory until its write-back ends. With these watermarks, enough
             // write-backs are in flight, and read-ahead finds room beside them.
@@ -47,6 +47,16 @@ impl Pager {
         let before = self.run_faults;
         self.run_faults = if came { limits::RUN_FAULTS } else { before.saturating_sub(1) };
         if (before == 0) != (self.run_faults == 0) {
+            self.set_watermarks();
+        }
+    }
+
+    /// Notes that a page comes in for a fault, or a huge page for any reason. The pager keeps room for a huge page during
+    /// the [`limits::WIDE_FAULTS`] faults after one.
+    pub(super) fn note_size(&mut self, wide: bool) {
+        let before = self.wide_faults;
+        self.wide_faults = if wide { limits::WIDE_FAULTS } else { before.saturating_sub(1) };
+        if (before == 0) != (self.wide_faults == 0) {
             self.set_watermarks();
         }
     }
