@@ -98,6 +98,10 @@ static REASON: LockCell<String> = LockCell::new(String::new());
 /// Process id of the parent.
 static PARENT: AtomicI32 = AtomicI32::new(0);
 
+/// Why a child cannot use far memory if the pager does not come to rest.
+const SLOW: &str = "what was on its way to the memory servers did not arrive";
+/// Maximum number of times that a fork divides the available budget. After that the child gets its half even beyond it.
+const HALVES_MAX: u32 = 8;
 /// Number of descriptors that a child opens in addition to one for each recorded descriptor of its parent.
 const CHILD_DESCRIPTORS: usize = 4;
 
@@ -278,30 +282,21 @@ fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String>
     let engine = &state.engine;
     // `room` raises the limit on descriptors. If it cannot, `open_links` below fails and returns the error.
     let _room = room();
-    let slow = || "what was on its way to the memory servers did not arrive".to_owned();
     let leave = !engine.view().is_inherited();
     if !engine.come_to_rest(taken, leave, u64::MAX, SETTLE_LIMIT) {
-        return Err(slow());
+        return Err(SLOW.to_owned());
     }
     let least = state.launch.least_bytes();
     let room = || (engine.local_bytes() + engine.local_bytes() / 4).max(least);
     let promised = match state.seat.promise(room(), engine.local_bytes(), false) {
         Ok(promised) => promised,
-        Err(both) => {
-            // Parent and child get half of the available budget each. A page that both use counts for each of them.
-            let half = (both / 2).max(least);
-            if !engine.come_to_rest(taken, leave, half, SETTLE_LIMIT) {
-                return Err(slow());
-            }
-            let no_place = |_| "too many processes share the budget".to_owned();
-            state.seat.promise(half, engine.local_bytes(), true).map_err(no_place)?
-        }
+        Err(both) => promise_half(state, both, |half| engine.come_to_rest(taken, leave, half, SETTLE_LIMIT))?,
     };
     state.budget_is(state.seat.share());
     // The smaller budget may have evicted pages. These pages must arrive at the servers before the fork.
     if !engine.is_settled() && !engine.come_to_rest(taken, leave, u64::MAX, SETTLE_LIMIT) {
         promised.withdraw();
-        return Err(slow());
+        return Err(SLOW.to_owned());
     }
     let opened = open_links(engine)
         .map_err(|error| format!("its memory server does not share: {error}"))
@@ -313,6 +308,25 @@ fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String>
             Err(reason)
         }
     }
+}
+
+/// Reserves half of the available budget, `both` bytes, for the child. A page that parent and child use counts for each of
+/// them. `shrink` makes this process use no more than a number of bytes, which takes a while. Other processes may claim free
+/// bytes meanwhile. Then the halves become smaller, down to the least share, which a child gets even beyond the budget.
+fn promise_half(state: &State, mut both: u64, shrink: impl Fn(u64) -> bool) -> Result<Seat, String> {
+    let least = state.launch.least_bytes();
+    for tries in 1.. {
+        let half = (both / 2).max(least);
+        if !shrink(half) {
+            return Err(SLOW.to_owned());
+        }
+        match state.seat.promise(half, state.engine.local_bytes(), half == least || tries == HALVES_MAX) {
+            Ok(promised) => return Ok(promised),
+            Err(less) if less > 0 && tries < HALVES_MAX => both = less,
+            Err(_) => break,
+        }
+    }
+    Err("too many processes share the budget".to_owned())
 }
 
 /// Lets the child inherit the mapped pages of far memory.

@@ -100,6 +100,8 @@ pub enum Advice {
     PopulateWrite,
     /// Exclude the range from core dumps.
     DontDump,
+    /// Count the pages of the range as unused for a while. Splits huge pages of which the range has only a part.
+    Cold,
     /// Bring the pages of the range that are swapped out into the swap cache. Absent pages stay absent.
     WillNeed,
 }
@@ -337,6 +339,7 @@ pub unsafe fn advise(addr: usize, len: usize, advice: Advice) -> Result<(), Errn
         Advice::PopulateWrite => libc::MADV_POPULATE_WRITE,
         Advice::WipeOnFork => libc::MADV_WIPEONFORK,
         Advice::DontDump => libc::MADV_DONTDUMP,
+        Advice::Cold => libc::MADV_COLD,
         Advice::WillNeed => libc::MADV_WILLNEED,
     };
     // SAFETY: the caller owns the range if the advice destroys its contents.

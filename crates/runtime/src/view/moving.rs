@@ -130,6 +130,9 @@ unsafe fn move_some(uffd: &Uffd, to: usize, from: usize, len: usize, mode: MoveM
 /// Makes pages private to this process, if a forked child shares or has shared them. MOVE refuses shared pages, and
 /// also pages that a transfer holds. If MOVE still refuses a page after this call, a transfer holds the page.
 ///
+/// Of a huge page, Linux 6.18 asks whether the first part is private, instead of the part that is to be moved. If that
+/// first part was dropped while a child shared it, MOVE refuses the rest for ever. So such huge pages are split.
+///
 /// # Errors
 /// `ENOENT` if a page is absent, or the kernel's errno.
 ///
@@ -142,5 +145,9 @@ pub(super) unsafe fn make_own(addr: usize, len: usize) -> Result<(), Errno> {
     }
     // SAFETY: the call prepares the pages for writing and keeps their contents. The pages are present and open for
     // writing, so the call causes no fault that the engine must resolve.
-    unsafe { map::advise(addr, len, Advice::PopulateWrite) }
+    unsafe { map::advise(addr, len, Advice::PopulateWrite) }?;
+    // Ignored: if the kernel does not split the pages, MOVE refuses them again, and they count as held.
+    // SAFETY: the advice changes no contents.
+    let _ = unsafe { map::advise(addr, len, Advice::Cold) };
+    Ok(())
 }

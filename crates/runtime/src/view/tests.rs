@@ -1,13 +1,13 @@
 //! Tests of the userfaultfd view on the real kernel. They move pages aside. Some of these pages are held by transfers,
 //! shared with children, or accessed during the move.
 
-use super::{LiveView, Mechanism, Moved, Program, Sizes, View};
+use super::{LiveView, Mechanism, Moved, Program, Sizes, View, moving};
 use crate::near::resident;
 use crate::span::{OS_PAGE, Span};
 use hanare_paging::FrameId;
 use hanare_sys::features::{Disabled, Features};
 use hanare_sys::map::{self, Advice};
-use hanare_sys::uffd::{Uffd, UffdAccess, feature};
+use hanare_sys::uffd::{MoveMode, Uffd, UffdAccess, feature};
 
 const PLACES: usize = 8;
 
@@ -132,6 +132,57 @@ fn pages_that_a_child_shares_are_moved_and_the_child_keeps_its_own() {
         assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
     }
     assert_eq!(status, 0, "the child's bytes are as they were");
+}
+
+/// Brings 512 pages into an empty view as one huge page. Every byte is `byte`. Returns false if the kernel has no huge
+/// page.
+fn bring_huge(view: &LiveView, byte: u8) -> bool {
+    const LEN: usize = 2 << 20;
+    let source = map::Mapping::reserve(LEN, LEN).expect("memory");
+    // SAFETY: the mapping belongs to this test.
+    unsafe {
+        map::advise(source.addr(), LEN, Advice::HugePage).expect("huge pages");
+        source.as_ptr().write_bytes(byte, LEN);
+    }
+    let (uffd, mode) = (view.uffd().expect("userfaultfd"), MoveMode { dontwake: true, allow_src_holes: false });
+    // SAFETY: the source belongs to this test, and the view is empty.
+    unsafe { moving::move_all(uffd, view.base(), source.addr(), LEN, mode) }.expect("moved");
+    let smaps = std::fs::read_to_string("/proc/self/smaps").expect("/proc/self/smaps");
+    let ours = smaps.split_once(&format!("{:x}-", view.base())).expect("the view's mapping").1;
+    let huge = ours.lines().find(|line| line.starts_with("AnonHugePages:")).expect("huge pages");
+    huge.contains(" 2048 kB")
+}
+
+/// The first part of a huge page is dropped while a child shares it. The kernel then refuses to move the rest, until the
+/// huge page is split.
+#[test]
+fn the_rest_of_a_huge_page_that_a_child_shared_is_moved() {
+    let Some(view) = view_with(0, 0, true) else { return };
+    if !bring_huge(&view, 5) {
+        println!("skipped: the kernel has no huge page");
+        return;
+    }
+    view.let_fork(true).expect("inherited");
+    // SAFETY: the child only waits for a signal. It takes no lock that another thread could hold.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        loop {
+            // SAFETY: `pause` has no preconditions.
+            unsafe { libc::pause() };
+        }
+    }
+    view.end_fork();
+    // SAFETY: the pages belong to this test. The child is this test's.
+    unsafe {
+        map::advise(view.base(), 100 * OS_PAGE, Advice::DontNeed).expect("dropped");
+        assert_eq!(libc::kill(child, libc::SIGKILL), 0);
+        assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
+    }
+    // SAFETY: the pages are open for writing and the places are empty. Only this test uses them.
+    assert_eq!(unsafe { view.move_aside(span(200, PLACES), 0) }, Moved::Gone);
+    for place in 0..PLACES {
+        assert_filled(view.aside(place), 5, "a part of a huge page");
+    }
 }
 
 /// Pins the pages of a range: makes an io_uring and registers the range as its buffer. The pages are pinned until the
