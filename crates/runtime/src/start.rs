@@ -192,7 +192,8 @@ pub(crate) fn set_state(
 
 /// Defers the start to the first far allocation. A program that never allocates far memory then need not wait for a
 /// start. In sigsegv mode, and in the modes `sigbus` and `auto` without both traps for system calls, far memory starts now:
-/// what threads do before the start could not be corrected. If this process has no right to reach the private server, the start is deferred
+/// what threads do before the start could not be corrected. So it does if no mode is given, because `hanare run` has not
+/// checked the settings then. If this process has no right to reach the private server, the start is deferred
 /// in each mode, and ends the process if it fails again.
 ///
 /// # Errors
@@ -200,10 +201,10 @@ pub(crate) fn set_state(
 pub fn start_later(environment: Environment) -> Result<(), StartError> {
     let Brief { mode, far: threshold, near, disabled } = Settings::brief(&environment)?;
     let is_prepared = match mode {
-        Mode::Thread => true,
-        Mode::Auto => calls::suit_signals() && prepare_signals(&disabled)?,
-        Mode::Sigbus => prepare_signals(&disabled)?,
-        Mode::Sigsegv => false,
+        Some(Mode::Thread) => true,
+        Some(Mode::Auto) => calls::suit_signals() && prepare_signals(&disabled)?,
+        Some(Mode::Sigbus) => prepare_signals(&disabled)?,
+        Some(Mode::Sigsegv) | None => false,
     };
     if !is_prepared {
         match start_now(&environment) {
@@ -215,7 +216,7 @@ pub fn start_later(environment: Environment) -> Result<(), StartError> {
     // This system call filter must be in force before the program opens a file. Direct I/O on a file that is already
     // open cannot be refused.
     if !Features::kernel_moves(&disabled) {
-        let refused = if mode == Mode::Thread { Refused::AsyncAndDirectIo } else { Refused::AsyncIo };
+        let refused = if mode == Some(Mode::Thread) { Refused::AsyncAndDirectIo } else { Refused::AsyncIo };
         filter::refuse(refused).map_err(StartError::Filter)?;
     }
     LATER.store(Box::leak(Box::new(environment)), Release);

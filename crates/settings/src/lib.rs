@@ -104,7 +104,8 @@ pub enum SettingsError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Brief {
-    pub mode: Mode,
+    /// `None` if the variable is not set. `hanare run` always sets it.
+    pub mode: Option<Mode>,
     pub far: usize,
     pub near: u64,
     pub disabled: Disabled,
@@ -214,19 +215,19 @@ impl Settings {
     /// Returns an error if one of these variables is malformed.
     pub fn brief(environment: &Environment) -> Result<Brief, SettingsError> {
         let vars = Variables(|name| environment.get(name));
-        let mode = vars.value("HANARE_MODE", Mode::from_str)?.unwrap_or(Mode::Auto);
+        let mode = vars.value("HANARE_MODE", Mode::from_str)?;
         let far = vars.value("HANARE_FAR", parse_far)?.unwrap_or(DEFAULT_FAR);
         let disabled = Disabled::parse(&vars.text("HANARE_DISABLE")?.unwrap_or_default())?;
         let near = vars.value("HANARE_NEAR", parse_near)?.unwrap_or(DEFAULT_NEAR);
         Ok(Brief { mode, far, near, disabled })
     }
 
-    /// Checks whether Hanare chooses the trap mode. Returns false for an invalid value, which is reported when far memory
-    /// starts.
+    /// Checks whether this process chooses its trap mode. Returns false for an invalid value, which is reported when far
+    /// memory starts.
     #[must_use]
     pub fn chooses_mode(environment: &Environment) -> bool {
         let vars = Variables(|name| environment.get(name));
-        vars.value("HANARE_MODE", Mode::from_str).is_ok_and(|mode| mode.is_none_or(|mode| mode == Mode::Auto))
+        vars.value("HANARE_MODE", Mode::from_str).is_ok_and(|mode| mode == Some(Mode::Auto))
     }
 
     /// Checks whether large static arrays should be placed in far memory. Returns false for an invalid value, which is
