@@ -1,6 +1,8 @@
 /* coroutine: runs coroutines whose stacks are plain mappings of the program. Each stack holds words that are checked
  * at each switch. Then coroutines on small stacks access large memory, and what lies below their stacks must not
- * change. At last it sets and gives up alternate signal stacks. */
+ * change. At last it sets and gives up alternate signal stacks.
+ *
+ * coroutine MIB: first allocates MIB MiB of small blocks, and checks them at the end. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -109,7 +111,23 @@ static void in_threads(void *(*part)(void *)) {
     }
 }
 
-int main(void) {
+enum { BLOCK_WORDS = 64 };
+#define BLOCKS_PER_MIB (MIB / (BLOCK_WORDS * sizeof(uint64_t)))
+
+static uint64_t **small_blocks(size_t count) {
+    uint64_t **blocks = calloc(count + 1, sizeof *blocks);
+    CALL(blocks);
+    for (size_t i = 0; i < count; i++) {
+        blocks[i] = malloc(BLOCK_WORDS * sizeof(uint64_t));
+        CALL(blocks[i]);
+        fill_words(blocks[i], BLOCK_WORDS, i, 0);
+    }
+    return blocks;
+}
+
+int main(int argc, char **argv) {
+    size_t count = argc > 1 ? strtoul(argv[1], NULL, 10) * BLOCKS_PER_MIB : 0;
+    uint64_t **blocks = small_blocks(count);
     for (int self = 0; self < COROUTINES; self++)
         make(self);
     for (int turn = 0; turn <= TURNS; turn++)
@@ -120,6 +138,8 @@ int main(void) {
     memset(large, 0, LARGE);
     in_threads(on_small_stack);
     in_threads(alternate);
+    for (size_t i = 0; i < count; i++)
+        check_words(blocks[i], BLOCK_WORDS, i, 0, "in a small block");
     printf("ok coroutine: %d coroutines, %d turns\n", COROUTINES, TURNS);
     return 0;
 }

@@ -2,7 +2,7 @@
 //! and thread mode for programs that sigbus mode does not suit.
 
 use hanare_tests::{
-    Outcome, Place, built, figures, mode_works, system_calls_are_trapped, system_calls_work_on_far_pages,
+    Figures, Outcome, Place, built, figures, mode_works, system_calls_are_trapped, system_calls_work_on_far_pages,
 };
 
 /// Checks that both modes work here, and that both traps of system calls can be set.
@@ -12,6 +12,11 @@ fn auto_has_a_choice() -> bool {
 
 /// Runs a workload, and returns the mode of the run and its outcome.
 fn run(flags: &[&str], disable: &str, program: &[&str]) -> (String, Outcome) {
+    let (figures, outcome) = run_for_figures(flags, disable, program);
+    (figures.mode().to_owned(), outcome)
+}
+
+fn run_for_figures(flags: &[&str], disable: &str, program: &[&str]) -> (Figures, Outcome) {
     let place = Place::new();
     let json = place.path("json");
     let mut command = place.hanare(["run", "--local", "4M", "--stats-json"]);
@@ -19,7 +24,7 @@ fn run(flags: &[&str], disable: &str, program: &[&str]) -> (String, Outcome) {
     let outcome = place.run(command.arg(built().workload(program[0])).args(&program[1..]));
     outcome.assert_well(&format!("{program:?} with {flags:?}"));
     place.assert_nothing_left();
-    (figures(&json).mode().to_owned(), outcome)
+    (figures(&json), outcome)
 }
 
 #[test]
@@ -37,6 +42,17 @@ fn a_program_that_switches_stacks_runs_in_thread_mode() {
     if auto_has_a_choice() {
         assert_eq!(run(&[], "", &["coroutine"]).0, "thread");
         assert_eq!(run(&["--mode", "sigbus"], "", &["coroutine"]).0, "sigbus", "a mode that is named");
+    }
+}
+
+/// The start is deferred in thread mode too, so the C library's heap is limited.
+#[test]
+fn small_blocks_become_far_in_a_program_that_switches_stacks() {
+    if auto_has_a_choice() {
+        let (seen, _) = run_for_figures(&["--near", "4M"], "", &["coroutine", "48"]);
+        assert_eq!(seen.mode(), "thread");
+        let private = seen.number("private_bytes_peak") >> 20;
+        assert!(private < 4 + 24, "{private} MiB that are not far");
     }
 }
 

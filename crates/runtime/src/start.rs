@@ -191,22 +191,17 @@ pub(crate) fn set_state(
 }
 
 /// Defers the start to the first far allocation. A program that never allocates far memory then need not wait for a
-/// start. In sigsegv mode, and in the modes `sigbus` and `auto` without both traps for system calls, far memory starts now:
-/// what threads do before the start could not be corrected. So it does if no mode is given, because `hanare run` has not
-/// checked the settings then. If this process has no right to reach the private server, the start is deferred
-/// in each mode, and ends the process if it fails again.
+/// start. Far memory starts now in sigsegv mode, and in sigbus mode without both traps for system calls: what threads do
+/// before the start could not be corrected. So it does if no mode is given, because `hanare run` has not checked the
+/// settings then. If this process has no right to reach the private server, the start is deferred in each mode, and
+/// ends the process if it fails again.
 ///
 /// # Errors
 /// The reason why far memory cannot be started ([`StartError`]).
 pub fn start_later(environment: Environment) -> Result<(), StartError> {
     let Brief { mode, far: threshold, near, disabled } = Settings::brief(&environment)?;
-    let is_prepared = match mode {
-        Some(Mode::Thread) => true,
-        Some(Mode::Auto) => calls::suit_signals() && prepare_signals(&disabled)?,
-        Some(Mode::Sigbus) => prepare_signals(&disabled)?,
-        Some(Mode::Sigsegv) | None => false,
-    };
-    if !is_prepared {
+    let deferred = deferred_mode(mode, &disabled)?;
+    if deferred.is_none() {
         match start_now(&environment) {
             // The program was executed after its process gave up root. It may never use far memory.
             Err(error) if error.is_denied() => {}
@@ -216,17 +211,31 @@ pub fn start_later(environment: Environment) -> Result<(), StartError> {
     // This system call filter must be in force before the program opens a file. Direct I/O on a file that is already
     // open cannot be refused.
     if !Features::kernel_moves(&disabled) {
-        let refused = if mode == Some(Mode::Thread) { Refused::AsyncAndDirectIo } else { Refused::AsyncIo };
+        let refused = if deferred == Some(Mode::Thread) { Refused::AsyncAndDirectIo } else { Refused::AsyncIo };
         filter::refuse(refused).map_err(StartError::Filter)?;
     }
     LATER.store(Box::leak(Box::new(environment)), Release);
     process::leave_to_first(start_left);
     process::threshold_is(threshold);
     // Where system calls fail on far memory, small blocks must be near.
-    if is_prepared && near > 0 && threshold > 0 {
+    if deferred.is_some() && near > 0 && threshold > 0 {
         small::limit(near);
     }
     Ok(())
+}
+
+/// Returns the trap mode of a start that can be deferred, and prepares it. Returns `None` if the start cannot be deferred.
+fn deferred_mode(asked: Option<Mode>, disabled: &Disabled) -> Result<Option<Mode>, StartError> {
+    Ok(match asked {
+        Some(Mode::Thread) => Some(Mode::Thread),
+        Some(Mode::Sigbus) if prepare_signals(disabled)? => Some(Mode::Sigbus),
+        Some(Mode::Auto) if calls::suit_signals() && prepare_signals(disabled)? => Some(Mode::Sigbus),
+        Some(Mode::Auto) => {
+            let mode = choose::choose(Mode::Auto, &Features::probe(disabled), false)?;
+            Some(mode).filter(|&mode| mode == Mode::Thread)
+        }
+        Some(Mode::Sigbus | Mode::Sigsegv) | None => None,
+    })
 }
 
 /// Prepares a start in sigbus mode that is deferred: the actions of the two signals, and the trap that each thread needs
