@@ -114,7 +114,8 @@ fn read(bytes: &[u8]) -> Result<(Header, Vec<Record>), TraceError> {
 
 fn page_of(record: &Record) -> Option<u32> {
     match record {
-        Record::Inserted(page, _)
+        Record::Wide(page)
+        | Record::Inserted(page, _)
         | Record::Referenced(page, _)
         | Record::Removed(page, _)
         | Record::Forgotten(page)

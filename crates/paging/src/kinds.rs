@@ -294,6 +294,10 @@ impl Policy for ByKind {
         self.of(page).iter_mut().for_each(|policy| policy.coming(page));
     }
 
+    fn wide(&mut self, page: PageId) {
+        self.of(page).iter_mut().for_each(|policy| policy.wide(page));
+    }
+
     fn inserted(&mut self, page: PageId, cause: Cause) {
         self.of(page).iter_mut().for_each(|policy| policy.inserted(page, cause));
     }

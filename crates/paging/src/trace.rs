@@ -137,6 +137,8 @@ fn one_line(text: &str) -> String {
 /// A call of a policy, or the policy's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Record {
+    /// The page that becomes resident next is a huge page.
+    Wide(PageId),
     /// A page became resident.
     Inserted(PageId, Cause),
     /// A reference to a resident page was seen. The flag is true for a write.
@@ -161,9 +163,9 @@ pub enum Record {
     Coming(PageId),
 }
 
-/// Names of the kinds of records. An empty name marks an unused kind.
+/// Names of the kinds of records.
 const KIND_NAMES: [&str; KINDS] = [
-    "",
+    "huge page announced",
     "inserted by a read",
     "inserted by a write",
     "inserted ahead of use",
@@ -194,7 +196,7 @@ impl Counts {
 
     /// Returns the name of each kind, with its number of records.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        KIND_NAMES.into_iter().zip(self.0).filter(|(name, _)| !name.is_empty())
+        KIND_NAMES.into_iter().zip(self.0)
     }
 }
 
@@ -226,6 +228,7 @@ impl Base {
     /// Returns the number that encodes a record.
     fn encode(&mut self, record: Record) -> u64 {
         let (kind, page) = match record {
+            Record::Wide(page) => (0, page),
             Record::Inserted(page, Cause::Read) => (1, page),
             Record::Inserted(page, Cause::Write) => (2, page),
             Record::Inserted(page, Cause::Ahead) => (3, page),
@@ -269,6 +272,7 @@ impl Base {
         let page = PageId(u32::try_from(page).ok().filter(|&page| page < units)?);
         self.page = page.0;
         Some(match kind {
+            0 => Record::Wide(page),
             1 => Record::Inserted(page, Cause::Read),
             2 => Record::Inserted(page, Cause::Write),
             3 => Record::Inserted(page, Cause::Ahead),

@@ -40,6 +40,7 @@ fn record() -> impl Strategy<Value = Record> {
         page.clone().prop_map(Record::Refused),
         page.clone().prop_map(Record::Victim),
         page.clone().prop_map(Record::Coming),
+        page.clone().prop_map(Record::Wide),
         Just(Record::NoVictim),
         page.prop_map(Record::Hide),
         any::<u32>().prop_map(Record::NoHide),

@@ -28,9 +28,16 @@ const PROMISE_NS: u64 = 10_000_000_000;
 const UNFORKED: u64 = u64::MAX;
 /// Nanoseconds between two checks for members whose process has ended.
 const LOOK_NS: u64 = 100_000_000;
+/// Nanoseconds between two such checks by processes that find too little room. A check reads a file for each member, with
+/// the lock held. Without a pause, a hundred new members would keep the lock from each other.
+const LOOK_AGAIN_NS: u64 = 10_000_000;
 /// Longest time, in nanoseconds, that a process waits for the table's lock. The lock is held for microseconds, unless
 /// its holder is stopped.
 const LOCK_NS: u64 = 200_000_000;
+/// Longest such wait of a new member, or of a fork. Without the lock the process could not run, so it waits for longer.
+const ENTER_NS: u64 = 10_000_000_000;
+/// Nanoseconds of a wait for the lock between two checks whether its holder has ended.
+const STEAL_NS: u64 = 1_000_000;
 /// Longest time, in nanoseconds, that a new member waits for other members to give up bytes.
 const JOIN_NS: u64 = 1_000_000_000;
 
@@ -92,17 +99,28 @@ impl Tree {
         &self.members[..(self.top.load(Acquire) as usize).min(MEMBERS_MAX)]
     }
 
-    /// Runs `work` with the table's lock held. Steals the lock from a process that has ended. Returns `None`, and does
-    /// not run `work`, if the lock is not free within [`LOCK_NS`].
+    /// Runs `work` with the table's lock held. Returns `None`, and does not run `work`, if the lock is not free within
+    /// [`LOCK_NS`].
     pub(crate) fn alone<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        self.alone_within(LOCK_NS, work)
+    }
+
+    /// Runs `work` with the table's lock held. Steals the lock from a process that has ended. Returns `None`, and does
+    /// not run `work`, if the lock is not free within `limit_ns` nanoseconds.
+    fn alone_within<T>(&self, limit_ns: u64, work: impl FnOnce() -> T) -> Option<T> {
         let me = own_pid();
-        let end_ns = now_ns() + LOCK_NS;
+        let began_ns = now_ns();
+        let mut looked_ns = None;
         while let Err(holder) = self.lock.compare_exchange(0, me, Acquire, Relaxed) {
-            let stolen = holder != 0 && !is_running(holder, 0);
-            if stolen && self.lock.compare_exchange(holder, me, Acquire, Relaxed).is_ok() {
-                break;
+            let now = now_ns();
+            if holder != 0 && looked_ns.is_none_or(|at| now.saturating_sub(at) >= STEAL_NS) {
+                looked_ns = Some(now);
+                let stolen = !is_running(holder, 0);
+                if stolen && self.lock.compare_exchange(holder, me, Acquire, Relaxed).is_ok() {
+                    break;
+                }
             }
-            if now_ns() > end_ns {
+            if now.saturating_sub(began_ns) > limit_ns {
                 return None;
             }
             pause(Duration::from_micros(50));
@@ -155,7 +173,7 @@ impl Tree {
     /// share becomes `least` even beyond the budget, so that the process can run. Returns `None` when no entry is free,
     /// or the lock cannot be taken.
     pub(crate) fn join(&'static self, counters: &'static Counters, whole: u64, least: u64) -> Option<Seat> {
-        let seat = self.alone(|| {
+        let seat = self.alone_within(ENTER_NS, || {
             if self.whole.load(Relaxed) == 0 {
                 self.whole.store(whole, Relaxed);
             }
@@ -292,7 +310,8 @@ impl Seat {
         let _ = self.tree.alone(|| {
             let short = goal.saturating_sub(self.share());
             let pool = self.tree.pool();
-            if pool < short {
+            let looks = now_ns().saturating_sub(self.tree.looked_ns.load(Relaxed)) > LOOK_AGAIN_NS;
+            if pool < short && looks {
                 self.tree.look_round(self.counters);
             }
             self.member.share.fetch_add(short.min(self.tree.pool()), Relaxed);
@@ -348,7 +367,7 @@ impl Seat {
     pub(crate) fn promise(&self, bytes: u64, local: u64, must: bool) -> Result<Seat, u64> {
         let (tree, counters) = (self.tree, self.counters);
         let shared = tree.whole.load(Relaxed) > 0;
-        let promised = tree.alone(|| {
+        let promised = tree.alone_within(ENTER_NS, || {
             if !shared {
                 return tree.seat(PROMISED, 0, counters).ok_or(0);
             }
@@ -422,170 +441,4 @@ impl Tree {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::stats::Stats;
-
-    fn fresh() -> &'static Stats {
-        Box::leak(Box::new(Stats::attach(None, None).unwrap()))
-    }
-
-    fn shares(stats: &'static Stats) -> u64 {
-        stats.tree().members().iter().map(|member| member.share.load(Relaxed)).sum()
-    }
-
-    #[test]
-    fn the_first_has_it_all_and_shares_with_the_next() {
-        let stats = fresh();
-        let tree = stats.tree();
-        let first = tree.join(stats, 1000, 10).unwrap();
-        assert_eq!(first.share(), 1000);
-        // The first member gives up bytes only in its calls of `balance`.
-        let second = std::thread::scope(|scope| {
-            let second = scope.spawn(|| tree.join(stats, 1000, 10).unwrap());
-            while !second.is_finished() {
-                first.balance(5000, |budget| budget);
-                assert!(shares(stats) <= 1000);
-                std::thread::yield_now();
-            }
-            second.join().unwrap()
-        });
-        first.balance(5000, |_| 500);
-        second.balance(5000, |_| 0);
-        assert_eq!((first.share(), second.share()), (500, 500));
-        // A member that wants little leaves its bytes to the other member. It gets them back when it wants more.
-        second.balance(100, |_| 100);
-        first.balance(5000, |_| 500);
-        assert!(second.share() == 100 && first.share() == 900, "{} {}", first.share(), second.share());
-        second.balance(5000, |_| 100);
-        let told = std::cell::Cell::new(0);
-        first.balance(5000, |budget| {
-            told.set(budget);
-            900
-        });
-        assert_eq!((told.get(), first.share()), (500, 900), "what is in use is given up when it was evicted");
-        assert!(shares(stats) <= 1000);
-        first.balance(5000, |_| 500);
-        second.balance(5000, |_| 100);
-        assert_eq!((first.share(), second.share()), (500, 500));
-    }
-
-    /// The share must not shrink before the budget. Otherwise a fault could still use the old budget, while another
-    /// process already claims the same bytes. Together they would exceed the shared budget.
-    #[test]
-    fn nothing_is_given_up_before_the_budget_is_lowered() {
-        let stats = fresh();
-        let first = stats.tree().join(stats, 1000, 10).unwrap();
-        let child = first.promise(0, 1000, false).ok().unwrap();
-        child.take(true);
-        child.member.wants.store(5000, Relaxed);
-        first.balance(5000, |budget| {
-            assert_eq!((budget, first.share(), child.claim()), (500, 1000, 0));
-            800
-        });
-        assert_eq!((first.share(), child.claim()), (800, 200));
-    }
-
-    #[test]
-    fn a_promise_takes_what_the_parent_does_not_use() {
-        let stats = fresh();
-        let parent = stats.tree().join(stats, 1000, 10).unwrap();
-        let child = parent.promise(300, 600, false).ok().unwrap();
-        assert_eq!((parent.share(), child.share()), (700, 300));
-        assert_eq!(parent.promise(300, 600, false).err(), Some(700));
-        child.take(false);
-        parent.balance(5000, |_| panic!("what is fixed is not shared"));
-        child.withdraw();
-        let told = std::cell::Cell::new(0);
-        parent.balance(5000, |budget| {
-            told.set(budget);
-            600
-        });
-        assert_eq!(told.get(), 1000);
-    }
-
-    /// If `promise` returns an error, the caller keeps its budget. So the caller's share must stay the same.
-    #[test]
-    fn a_promise_without_a_free_entry_takes_nothing() {
-        let stats = fresh();
-        let parent = stats.tree().join(stats, 1000, 10).unwrap();
-        let taken = std::iter::from_fn(|| stats.tree().seat(FIXED, 0, stats)).count();
-        assert_eq!(taken, MEMBERS_MAX - 1);
-        assert_eq!(parent.promise(300, 100, false).err(), Some(0));
-        assert_eq!(parent.share(), 1000);
-    }
-
-    #[test]
-    fn a_promise_lapses_only_after_its_fork() {
-        let stats = fresh();
-        let parent = stats.tree().join(stats, 1000, 10).unwrap();
-        let child = parent.promise(300, 100, false).ok().unwrap();
-        assert_eq!(child.member.since_ns.load(Relaxed), UNFORKED, "to be prepared for as long as it takes");
-        child.forks();
-        stats.tree().look_round(stats);
-        assert_eq!(child.share(), 300);
-        child.member.since_ns.store(now_ns().saturating_sub(2 * PROMISE_NS), Relaxed);
-        stats.tree().look_round(stats);
-        assert_eq!(child.share(), 0, "no child took it");
-    }
-
-    #[test]
-    fn budgets_of_their_own_add_up() {
-        let stats = fresh();
-        let first = stats.tree().join(stats, 0, 10).unwrap();
-        let second = stats.tree().join(stats, 0, 10).unwrap();
-        first.set_own_budget(300);
-        second.set_own_budget(200);
-        first.set_own_budget(100);
-        assert_eq!(stats.budget_bytes.load(Relaxed), 500, "the most there was at a time");
-        first.withdraw();
-        second.set_own_budget(450);
-        assert_eq!(stats.budget_bytes.load(Relaxed), 500, "what is gone counts no longer");
-        second.set_own_budget(600);
-        assert_eq!(stats.budget_bytes.load(Relaxed), 600);
-    }
-
-    #[test]
-    fn what_a_dead_member_had_goes_back() {
-        let stats = fresh();
-        let parent = stats.tree().join(stats, 1000, 10).unwrap();
-        let child = parent.promise(400, 100, false).ok().unwrap();
-        let mut process = std::process::Command::new("sleep").arg("100").spawn().unwrap();
-        child.member.pid.store(process.id(), Relaxed);
-        child.member.stack.store(0, Relaxed);
-        child.begin(false);
-        child.set_local(400);
-        child.set_far(500);
-        parent.set_local(100);
-        assert_eq!((stats.local_bytes.load(Relaxed), stats.far_bytes.load(Relaxed)), (500, 500));
-        stats.tree().look_round(stats);
-        assert_eq!(child.share(), 400, "it lives");
-        process.kill().unwrap();
-        // The test does not wait for the killed process. A zombie counts as ended, because its memory is already free.
-        let end_ns = now_ns() + 10_000_000_000;
-        while child.share() > 0 && now_ns() < end_ns {
-            stats.tree().look_round(stats);
-        }
-        assert_eq!((child.share(), stats.local_bytes.load(Relaxed), stats.far_bytes.load(Relaxed)), (0, 100, 0));
-        assert_eq!(stats.local_bytes_peak.load(Relaxed), 500);
-        process.wait().unwrap();
-    }
-
-    #[test]
-    fn nobody_retires_a_member_beside_who_holds_the_lock() {
-        let stats = fresh();
-        let tree = stats.tree();
-        let parent = tree.join(stats, 1000, 10).unwrap();
-        let child = parent.promise(300, 100, false).ok().unwrap();
-        tree.alone(|| {
-            // While another thread holds the lock, `withdraw` and `executed` must change nothing.
-            std::thread::scope(|scope| scope.spawn(|| child.withdraw()).join().unwrap());
-            assert_eq!((child.share(), child.member.kind.load(Acquire)), (300, PROMISED));
-            std::thread::scope(|scope| scope.spawn(|| tree.executed(stats)).join().unwrap());
-            assert_eq!(parent.member.kind.load(Acquire), SEATED);
-        })
-        .unwrap();
-        child.withdraw();
-        assert_eq!((child.share(), child.member.kind.load(Acquire)), (0, FREE));
-    }
-}
+mod tests;

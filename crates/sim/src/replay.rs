@@ -104,6 +104,7 @@ impl Player<'_> {
             return Err(ReplayError::Impossible(offset, record));
         }
         match record {
+            Record::Wide(page) => self.policy.wide(page),
             Record::Inserted(page, cause) => {
                 self.turn(page);
                 self.policy.inserted(page, cause);
@@ -146,7 +147,9 @@ impl Player<'_> {
     /// policy.
     fn is_possible(&self, record: Record) -> bool {
         match record {
-            Record::Inserted(page, _) | Record::Forgotten(page) | Record::Coming(page) => !self.is_in_view(page),
+            Record::Wide(page) | Record::Inserted(page, _) | Record::Forgotten(page) | Record::Coming(page) => {
+                !self.is_in_view(page)
+            }
             Record::Removed(page, _) | Record::Referenced(page, _) => self.is_in_view(page),
             _ => true,
         }

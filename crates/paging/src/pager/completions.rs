@@ -65,7 +65,7 @@ impl Pager {
         if hidden {
             self.clear(page, HIDDEN);
         } else {
-            self.policy.inserted(page, self.cause(page));
+            self.enter(page, self.cause(page));
         }
         if self.has(page, WANTED) {
             self.guarded = [page, self.guarded[0]];
@@ -137,7 +137,7 @@ impl Pager {
         }
         self.leave_done(page);
         self.clean += if self.has(page, DIRTY) { 0 } else { self.span(page) };
-        self.policy.inserted(page, self.cause(page));
+        self.enter(page, self.cause(page));
         if self.has(page, HIDDEN) {
             return self.hiding_done(page, true, actions);
         }

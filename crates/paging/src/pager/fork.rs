@@ -107,7 +107,7 @@ impl Pager {
                 self.set(page, DIRTY);
                 self.move_to(page, State::Resident);
                 self.policy.coming(page);
-                self.policy.inserted(page, Cause::Write);
+                self.enter(page, Cause::Write);
                 self.counters.used_peak = self.counters.used_peak.max(u64::from(self.local_units()));
             }
             _ => {}

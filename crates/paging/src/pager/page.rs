@@ -49,6 +49,14 @@ impl Pager {
         }
     }
 
+    /// Tells the policy that a page became resident.
+    pub(super) fn enter(&mut self, page: PageId, cause: Cause) {
+        if self.span(page) > 1 {
+            self.policy.wide(page);
+        }
+        self.policy.inserted(page, cause);
+    }
+
     /// Returns the cause of a page's arrival in memory, in the terms of a policy.
     pub(super) fn cause(&self, page: PageId) -> Cause {
         match (self.has(page, PREFETCHED), self.has(page, DIRTY)) {

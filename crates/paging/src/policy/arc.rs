@@ -46,7 +46,7 @@ impl Arc {
         let (once, often) = (f64::from(self.lists.len(GONE_ONCE)), f64::from(self.lists.len(GONE_OFTEN)));
         match self.lists.of(page) {
             Some(GONE_ONCE) => {
-                self.target = (self.target + (often / once).max(1.0)).min(f64::from(self.capacity.pages()));
+                self.target = (self.target + (often / once).max(1.0)).min(f64::from(self.capacity.full()));
             }
             Some(GONE_OFTEN) => self.target = (self.target - (once / often).max(1.0)).max(0.0),
             list => return list == Some(COMING),
@@ -68,14 +68,14 @@ impl Policy for Arc {
     }
 
     fn inserted(&mut self, page: PageId, _cause: Cause) {
-        self.capacity.came();
+        self.capacity.came(1);
         let list = if self.learn(page) { OFTEN } else { ONCE };
         self.lists.move_back(list, page);
         self.coming_often = false;
         // In the paper's case IV, the oldest ghost is dropped before the victim becomes a ghost and the page arrives.
         // Here, the oldest ghost is dropped last. The resulting lists are the same: |T1| + |B1| <= c, and all four
         // together <= 2c.
-        let pages = self.capacity.pages();
+        let pages = self.capacity.full();
         while self.lists.len(ONCE) + self.lists.len(GONE_ONCE) > pages && self.lists.pop_front(GONE_ONCE).is_some() {}
         let in_view = self.lists.len(ONCE) + self.lists.len(OFTEN);
         let ghosts_max = pages.saturating_mul(2).saturating_sub(in_view);
@@ -89,7 +89,7 @@ impl Policy for Arc {
     }
 
     fn removed(&mut self, page: PageId, why: Leave) {
-        self.capacity.left();
+        self.capacity.left(1);
         let list = self.lists.remove(page);
         if why == Leave::Evicted {
             self.lists.push_back(if list == Some(ONCE) { GONE_ONCE } else { GONE_OFTEN }, page);

@@ -18,7 +18,7 @@ use std::fmt::Write;
 use super::fifo::Fifo;
 use super::sample::Sample;
 use super::shadows::Shadows;
-use super::swap_in_history::SwapInHistory;
+use super::two_q::{self, TwoQ};
 use super::{Cause, Info, Leave, Policy, Space};
 use crate::limits;
 use crate::units::PageId;
@@ -103,10 +103,10 @@ pub(super) const INFO: Info = Info {
     source: "miniature simulation, ATC 2017, of sampled pages",
     params: &[],
     // With mixed page sizes there is no sample. Sampling single units would prevent huge pages, and there are too few
-    // blocks to sample. With mixed page sizes, the baseline does as well as the other candidates.
+    // blocks to sample. 2Q weighs pages by their size, and is best on average.
     build: |space, _| match space.block_units {
         1 => Box::new(Auto::new(space)),
-        _ => Box::new(SwapInHistory::new(space.units, 1)),
+        _ => Box::new(TwoQ::new(space, two_q::IN_PERCENT, two_q::OUT_PERCENT)),
     },
 };
 

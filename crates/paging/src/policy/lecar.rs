@@ -72,7 +72,7 @@ impl LeCar {
     /// weight. The sooner the page returns, the more weight is gained.
     fn regret(&mut self, page: PageId, gone: usize) {
         let away = f64::from(self.now.wrapping_sub(self.left_at[page.0 as usize]));
-        let reward = exp(DISCOUNT_LN * away / f64::from(self.capacity.pages().max(1)));
+        let reward = exp(DISCOUNT_LN * away / f64::from(self.capacity.full().max(1)));
         let gain = exp(LEARNING_RATE * reward);
         let (lru, lfu) = match gone {
             GONE_LRU => (self.weight_lru, (1.0 - self.weight_lru) * gain),
@@ -100,7 +100,7 @@ fn exp(x: f64) -> f64 {
 
 impl Policy for LeCar {
     fn inserted(&mut self, page: PageId, _cause: Cause) {
-        self.capacity.came();
+        self.capacity.came(1);
         self.now = self.now.wrapping_add(1);
         match self.recency.remove(page) {
             Some(gone) => self.regret(page, gone),
@@ -111,7 +111,7 @@ impl Policy for LeCar {
         // The ghost lists are trimmed after the arrival. Before the arrival, the arriving page may still be in a ghost
         // list while its victim is already in one. Trimming would then drop one ghost too many.
         for gone in [GONE_LRU, GONE_LFU, GONE_BOTH] {
-            while self.recency.len(gone) > self.capacity.pages() {
+            while self.recency.len(gone) > self.capacity.full() {
                 self.recency.pop_front(gone);
             }
         }
@@ -125,7 +125,7 @@ impl Policy for LeCar {
     }
 
     fn removed(&mut self, page: PageId, why: Leave) {
-        self.capacity.left();
+        self.capacity.left(1);
         self.recency.remove(page);
         self.frequency.remove(page);
         self.left_at[page.0 as usize] = self.now;

@@ -66,7 +66,7 @@ impl Lirs {
     }
 
     fn lirs_max(&self) -> u32 {
-        match self.capacity.pages() {
+        match self.capacity.full() {
             0 => u32::MAX,
             pages => pages - self.capacity.percent(self.hir_percent).max(1),
         }
@@ -131,7 +131,7 @@ impl Lirs {
 
 impl Policy for Lirs {
     fn inserted(&mut self, page: PageId, _cause: Cause) {
-        self.capacity.came();
+        self.capacity.came(1);
         if self.rest.of(page) == Some(GHOST) || self.lirs < self.lirs_max() {
             self.promote(page);
         } else {
@@ -159,7 +159,7 @@ impl Policy for Lirs {
     }
 
     fn removed(&mut self, page: PageId, why: Leave) {
-        self.capacity.left();
+        self.capacity.left(1);
         if self.rest.remove(page).is_none() {
             self.lirs -= 1;
         }

@@ -224,40 +224,40 @@ impl<const N: usize> Lists<N> {
 
 /// A policy's own estimate of its capacity: the number of resident pages when a victim is requested. Victims are
 /// requested in batches, during which this number shrinks. So only the first request after an arrival shows how many
-/// pages the full budget holds.
+/// pages the full budget holds. A policy that distinguishes page sizes counts units instead of pages.
 #[derive(Debug, Default)]
 pub(super) struct Capacity {
     in_view: u32,
-    pages: u32,
+    full: u32,
     grown: bool,
 }
 
 impl Capacity {
-    pub(super) fn came(&mut self) {
-        self.in_view += 1;
+    pub(super) fn came(&mut self, count: u32) {
+        self.in_view += count;
         self.grown = true;
     }
 
-    pub(super) fn left(&mut self) {
-        self.in_view = self.in_view.saturating_sub(1);
+    pub(super) fn left(&mut self, count: u32) {
+        self.in_view = self.in_view.saturating_sub(count);
     }
 
     /// Notes that the pager requests a victim.
     pub(super) fn asked(&mut self) {
         if self.grown {
-            self.pages = self.in_view;
+            self.full = self.in_view;
             self.grown = false;
         }
     }
 
-    /// Returns the capacity in pages, or 0 before the first request for a victim.
-    pub(super) fn pages(&self) -> u32 {
-        self.pages
+    /// Returns the capacity, or 0 before the first request for a victim.
+    pub(super) fn full(&self) -> u32 {
+        self.full
     }
 
     /// Returns `percent` percent of the capacity, rounded down.
     pub(super) fn percent(&self, percent: u64) -> u32 {
-        (u64::from(self.pages) * percent / 100).min(u64::from(u32::MAX)) as u32
+        (u64::from(self.full) * percent / 100).min(u64::from(u32::MAX)) as u32
     }
 }
 
@@ -288,15 +288,15 @@ mod tests {
     #[test]
     fn the_capacity_is_what_was_in_view_at_the_first_question_since_a_page_came() {
         let mut capacity = Capacity::default();
-        (0..10).for_each(|_| capacity.came());
-        assert_eq!(capacity.pages(), 0);
+        (0..10).for_each(|_| capacity.came(1));
+        assert_eq!(capacity.full(), 0);
         for _ in 0..3 {
             capacity.asked();
-            capacity.left();
+            capacity.left(1);
         }
-        assert_eq!((capacity.pages(), capacity.percent(25)), (10, 2));
-        capacity.came();
+        assert_eq!((capacity.full(), capacity.percent(25)), (10, 2));
+        capacity.came(512);
         capacity.asked();
-        assert_eq!(capacity.pages(), 8);
+        assert_eq!(capacity.full(), 7 + 512);
     }
 }

@@ -81,6 +81,9 @@ pub trait Policy: Send {
     /// Notes that a thread waits for an absent page, and that the next victim makes room for this page. The call is
     /// only a hint. A page may arrive without it, and may fail to arrive after it.
     fn coming(&mut self, _page: PageId) {}
+    /// Notes that the page that becomes resident next is a huge page of [`Space::block_units`] units. Only a policy that
+    /// weighs pages by their size needs this call. [`Policy::inserted`] follows immediately.
+    fn wide(&mut self, _page: PageId) {}
     /// Notes that a page became resident.
     fn inserted(&mut self, page: PageId, cause: Cause);
     /// Notes a visible reference to a resident page: the first write since the page arrived, or an access to the page

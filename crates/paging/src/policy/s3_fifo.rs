@@ -64,7 +64,7 @@ impl S3Fifo {
 
 impl Policy for S3Fifo {
     fn inserted(&mut self, page: PageId, _cause: Cause) {
-        self.capacity.came();
+        self.capacity.came(1);
         let list = if self.lists.of(page) == Some(GHOST) { MAIN } else { SMALL };
         self.lists.move_back(list, page);
         // The ghost queue is trimmed after the arrival. Before the arrival, the arriving page may still be in the queue
@@ -79,7 +79,7 @@ impl Policy for S3Fifo {
     }
 
     fn removed(&mut self, page: PageId, why: Leave) {
-        self.capacity.left();
+        self.capacity.left(1);
         let list = self.lists.remove(page);
         if list == Some(SMALL) && why == Leave::Evicted {
             self.lists.push_back(GHOST, page);

@@ -2,18 +2,29 @@
 //! the pages kept by LRU (Johnson & Shasha, VLDB'94, section 3.2).
 
 use super::list::{Capacity, Lists};
-use super::{Cause, Info, Leave, Param, Policy};
+use super::{Cause, Info, Leave, Param, Policy, Space};
 use crate::units::PageId;
+
+/// Part of memory for first visits, in percent.
+pub(super) const IN_PERCENT: u64 = 25;
+/// Remembered pages, in percent of memory.
+pub(super) const OUT_PERCENT: u64 = 50;
 
 pub(super) const INFO: Info = Info {
     name: "2q",
     summary: "a queue for first visits, and LRU for pages that come back while the queue remembers them",
     source: "Johnson & Shasha, VLDB'94",
     params: &[
-        Param { name: "in_percent", help: "part of memory for first visits, %", default: 25, min: 1, max: 99 },
-        Param { name: "out_percent", help: "pages remembered, % of those in memory", default: 50, min: 0, max: 1000 },
+        Param { name: "in_percent", help: "part of memory for first visits, %", default: IN_PERCENT, min: 1, max: 99 },
+        Param {
+            name: "out_percent",
+            help: "pages remembered, % of those in memory",
+            default: OUT_PERCENT,
+            min: 0,
+            max: 1000,
+        },
     ],
-    build: |space, values| Box::new(TwoQ::new(space.units, values.get("in_percent"), values.get("out_percent"))),
+    build: |space, values| Box::new(TwoQ::new(space, values.get("in_percent"), values.get("out_percent"))),
 };
 
 /// A1in: the resident pages on their first visit, oldest first.
@@ -24,53 +35,99 @@ const OUT: usize = 1;
 const MAIN: usize = 2;
 
 /// Memory use: two links per unit.
+///
+/// With mixed page sizes, the parts of memory are counted in units. Otherwise a huge page would count as much as a base
+/// page. A few base pages would then fill the part for first visits, and huge pages that are read once would stay.
 #[derive(Debug)]
 pub(super) struct TwoQ {
     lists: Lists<3>,
+    /// Number of units of the pages in each list.
+    units: [u32; 3],
+    block_units: u32,
+    /// Whether the page that becomes resident next is a huge page.
+    is_wide: bool,
     capacity: Capacity,
     in_percent: u64,
     out_percent: u64,
 }
 
+/// The mark of a huge page in its list.
+const WIDE: u32 = 1;
+
 impl TwoQ {
-    pub(super) fn new(units: u32, in_percent: u64, out_percent: u64) -> Self {
-        Self { lists: Lists::new(units), capacity: Capacity::default(), in_percent, out_percent }
+    pub(super) fn new(space: Space, in_percent: u64, out_percent: u64) -> Self {
+        Self {
+            lists: Lists::new(space.units),
+            units: [0; 3],
+            block_units: space.block_units,
+            is_wide: false,
+            capacity: Capacity::default(),
+            in_percent,
+            out_percent,
+        }
+    }
+
+    fn span(&self, wide: bool) -> u32 {
+        if wide { self.block_units } else { 1 }
+    }
+
+    fn put(&mut self, list: usize, page: PageId, wide: bool) {
+        self.lists.push_back(list, page);
+        self.lists.set_mark(page, if wide { WIDE } else { 0 });
+        self.units[list] += self.span(wide);
+    }
+
+    /// Removes a page from its list. Returns the list, and whether the page was a huge page when it entered.
+    fn take(&mut self, page: PageId) -> Option<(usize, bool)> {
+        let wide = self.lists.mark(page) == WIDE;
+        let list = self.lists.remove(page)?;
+        self.units[list] -= self.span(wide);
+        Some((list, wide))
     }
 }
 
 impl Policy for TwoQ {
+    fn wide(&mut self, _page: PageId) {
+        self.is_wide = true;
+    }
+
     fn inserted(&mut self, page: PageId, _cause: Cause) {
-        self.capacity.came();
-        let list = if self.lists.of(page) == Some(OUT) { MAIN } else { IN };
-        self.lists.move_back(list, page);
+        let wide = std::mem::take(&mut self.is_wide);
+        self.capacity.came(self.span(wide));
+        let list = if self.take(page) == Some((OUT, wide)) { MAIN } else { IN };
+        self.put(list, page, wide);
         // The list of remembered pages is trimmed after the arrival. Before the arrival, the arriving page may still be
         // in the list while its victim is already in it. Trimming would then drop one page too many.
-        while self.lists.len(OUT) > self.capacity.percent(self.out_percent) {
-            self.lists.pop_front(OUT);
+        while self.units[OUT] > self.capacity.percent(self.out_percent)
+            && let Some(oldest) = self.lists.front(OUT)
+        {
+            self.take(oldest);
         }
     }
 
     fn referenced(&mut self, page: PageId, _write: bool) {
-        if self.lists.of(page) == Some(MAIN) {
-            self.lists.move_back(MAIN, page);
+        if self.lists.of(page) == Some(MAIN)
+            && let Some((list, wide)) = self.take(page)
+        {
+            self.put(list, page, wide);
         }
     }
 
     fn removed(&mut self, page: PageId, why: Leave) {
-        self.capacity.left();
-        let list = self.lists.remove(page);
-        if list == Some(IN) && why == Leave::Evicted {
-            self.lists.push_back(OUT, page);
+        let Some((list, wide)) = self.take(page) else { return };
+        self.capacity.left(self.span(wide));
+        if list == IN && why == Leave::Evicted {
+            self.put(OUT, page, wide);
         }
     }
 
     fn forgotten(&mut self, page: PageId) {
-        self.lists.remove(page);
+        self.take(page);
     }
 
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         self.capacity.asked();
-        let over = self.lists.len(IN) > self.capacity.percent(self.in_percent);
+        let over = self.units[IN] > self.capacity.percent(self.in_percent);
         self.lists.first_of(if over { &[IN, MAIN] } else { &[MAIN, IN] }, accept)
     }
 }
@@ -80,9 +137,13 @@ mod tests {
     use super::*;
     use crate::policy::trial::Trial;
 
+    fn space(block_units: u32) -> Space {
+        Space { units: 64, block_units, seed: 0, hides: true }
+    }
+
     #[test]
     fn a_page_that_comes_back_while_remembered_outlives_a_scan() {
-        let mut trial = Trial::new(Box::new(TwoQ::new(64, 25, 50)), 4);
+        let mut trial = Trial::new(Box::new(TwoQ::new(space(1), 25, 50)), 4);
         assert_eq!(trial.victims(&[0, 1, 2, 3, 4, 5]), [0, 1]);
         // Page 0 is remembered, so it joins the kept pages. A scan passes through the queue and does not displace the
         // kept pages.
@@ -96,5 +157,34 @@ mod tests {
         // Page 4 is remembered now, so it joins the kept pages. One page is left in the queue, so the oldest kept page
         // is evicted next.
         assert_eq!(trial.victims(&[4, 14]), [12, 0]);
+    }
+
+    /// Pages of one and of eight units come into a memory of 16 units. Pages 0 to 7 come back, so they are kept. Then huge
+    /// pages are read once each. Each of them takes more than the part for first visits, although it is one page of nine.
+    #[test]
+    fn huge_pages_weigh_as_much_as_their_base_pages() {
+        let mut policy = TwoQ::new(space(8), 25, 100);
+        let mut come = |page, span: u32| {
+            if span > 1 {
+                policy.wide(PageId(page));
+            }
+            policy.inserted(PageId(page), Cause::Read);
+            let mut left = Vec::new();
+            while policy.units[IN] + policy.units[MAIN] > 16 {
+                let victim = policy.victim(&|_| true).expect("pages are there");
+                policy.removed(victim, Leave::Evicted);
+                left.push(victim.0);
+            }
+            (left, [policy.units[IN], policy.units[MAIN]])
+        };
+        (0..8).for_each(|page| assert!(come(page, 1).0.is_empty()));
+        assert_eq!(come(16, 8).0, []);
+        assert_eq!(come(24, 8).0, [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(come(0, 1).0, [16]);
+        (1..8).for_each(|page| assert!(come(page, 1).0.is_empty()));
+        assert_eq!([come(32, 8).0, come(40, 8).0, come(48, 8).0], [[24], [32], [40]]);
+        // Huge page 40 is remembered. The base page with its number is another page, so it is new.
+        assert_eq!(come(40, 1), (vec![48], [1, 8]));
+        assert_eq!(come(48, 8), (vec![0], [1, 15]), "huge page 48 came back, so it is kept");
     }
 }

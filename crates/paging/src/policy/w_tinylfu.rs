@@ -52,7 +52,7 @@ impl WTinyLfu {
     fn count(&mut self, page: PageId) {
         let in_view = self.in_view();
         self.sketch.fit(in_view);
-        self.sketch.count(page, self.capacity.pages().max(in_view));
+        self.sketch.count(page, self.capacity.full().max(in_view));
     }
 
     /// Moves the oldest page of the window to the main memory.
@@ -65,7 +65,7 @@ impl WTinyLfu {
 
 impl Policy for WTinyLfu {
     fn inserted(&mut self, page: PageId, _cause: Cause) {
-        self.capacity.came();
+        self.capacity.came(1);
         self.lists.move_back(WINDOW, page);
         self.count(page);
     }
@@ -89,7 +89,7 @@ impl Policy for WTinyLfu {
     }
 
     fn removed(&mut self, page: PageId, why: Leave) {
-        self.capacity.left();
+        self.capacity.left(1);
         let list = self.lists.remove(page);
         // The main page was evicted because the oldest page of the window was seen more often. That window page enters
         // the main memory.

@@ -68,6 +68,11 @@ impl Policy for Recorder {
         self.policy.coming(page);
     }
 
+    fn wide(&mut self, page: PageId) {
+        self.write(Record::Wide(page));
+        self.policy.wide(page);
+    }
+
     fn inserted(&mut self, page: PageId, cause: Cause) {
         self.write(Record::Inserted(page, cause));
         self.policy.inserted(page, cause);
