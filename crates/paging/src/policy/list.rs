@@ -161,6 +161,11 @@ impl<const N: usize> Lists<N> {
         self.links.high(page, NEXT).checked_sub(1).map(|list| list as usize)
     }
 
+    /// Whether a list contains the page with this number. There may be no such page.
+    pub(super) fn has(&self, list: usize, page: PageId) -> bool {
+        (page.0 as usize) < self.links.words.len() && self.of(page) == Some(list)
+    }
+
     pub(super) fn len(&self, list: usize) -> u32 {
         self.ends[list].len
     }

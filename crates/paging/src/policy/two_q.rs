@@ -2,7 +2,9 @@
 //! the pages kept by LRU (Johnson & Shasha, VLDB'94, section 3.2).
 
 use super::list::{Capacity, Lists};
+use super::simple::Simple;
 use super::{Cause, Info, Leave, Param, Policy, Space};
+use crate::limits;
 use crate::units::PageId;
 
 /// Part of memory for first visits, in percent.
@@ -23,8 +25,18 @@ pub(super) const INFO: Info = Info {
             min: 0,
             max: 1000,
         },
+        Param {
+            name: "walk",
+            help: "1: evict neighbours together: kept pages by address, like simple, others in runs",
+            default: 0,
+            min: 0,
+            max: 1,
+        },
     ],
-    build: |space, values| Box::new(TwoQ::new(space, values.get("in_percent"), values.get("out_percent"))),
+    build: |space, values| {
+        let walks = values.get("walk") == 1;
+        Box::new(TwoQ::new(space, values.get("in_percent"), values.get("out_percent"), walks))
+    },
 };
 
 /// A1in: the resident pages on their first visit, oldest first.
@@ -46,6 +58,11 @@ pub(super) struct TwoQ {
     block_units: u32,
     /// Whether the page that becomes resident next is a huge page.
     is_wide: bool,
+    /// The pages of `MAIN`, if neighbours are evicted together. The kernel then flushes fewer ranges from the TLBs of other
+    /// CPUs. A loop over more than memory holds keeps some of its pages, of which LRU would keep none.
+    walk: Option<Simple>,
+    /// Number of the page after the last victim on its first visit. If neighbours are evicted together, it is next.
+    next: u32,
     capacity: Capacity,
     in_percent: u64,
     out_percent: u64,
@@ -55,12 +72,14 @@ pub(super) struct TwoQ {
 const WIDE: u32 = 1;
 
 impl TwoQ {
-    pub(super) fn new(space: Space, in_percent: u64, out_percent: u64) -> Self {
+    pub(super) fn new(space: Space, in_percent: u64, out_percent: u64, walks: bool) -> Self {
         Self {
             lists: Lists::new(space.units),
             units: [0; 3],
             block_units: space.block_units,
             is_wide: false,
+            walk: walks.then(|| Simple::new(space.units)),
+            next: 0,
             capacity: Capacity::default(),
             in_percent,
             out_percent,
@@ -75,6 +94,9 @@ impl TwoQ {
         self.lists.push_back(list, page);
         self.lists.set_mark(page, if wide { WIDE } else { 0 });
         self.units[list] += self.span(wide);
+        if let Some(walk) = self.walk.as_mut().filter(|_| list == MAIN) {
+            walk.inserted(page, Cause::Read);
+        }
     }
 
     /// Removes a page from its list. Returns the list, and whether the page was a huge page when it entered.
@@ -82,6 +104,9 @@ impl TwoQ {
         let wide = self.lists.mark(page) == WIDE;
         let list = self.lists.remove(page)?;
         self.units[list] -= self.span(wide);
+        if let Some(walk) = self.walk.as_mut().filter(|_| list == MAIN) {
+            walk.removed(page, Leave::Forgotten);
+        }
         Some((list, wide))
     }
 }
@@ -106,7 +131,8 @@ impl Policy for TwoQ {
     }
 
     fn referenced(&mut self, page: PageId, _write: bool) {
-        if self.lists.of(page) == Some(MAIN)
+        if self.walk.is_none()
+            && self.lists.of(page) == Some(MAIN)
             && let Some((list, wide)) = self.take(page)
         {
             self.put(list, page, wide);
@@ -117,6 +143,7 @@ impl Policy for TwoQ {
         let Some((list, wide)) = self.take(page) else { return };
         self.capacity.left(self.span(wide));
         if list == IN && why == Leave::Evicted {
+            self.next = page.0 + self.span(wide);
             self.put(OUT, page, wide);
         }
     }
@@ -128,7 +155,15 @@ impl Policy for TwoQ {
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         self.capacity.asked();
         let over = self.units[IN] > self.capacity.percent(self.in_percent);
-        self.lists.first_of(if over { &[IN, MAIN] } else { &[MAIN, IN] }, accept)
+        let Some(walk) = &mut self.walk else {
+            return self.lists.first_of(if over { &[IN, MAIN] } else { &[MAIN, IN] }, accept);
+        };
+        let next = Some(PageId(self.next)).filter(|&page| self.lists.has(IN, page) && accept(page));
+        let first_visits = || next.or_else(|| self.lists.first_within(IN, accept, limits::VICTIM_SCAN_MAX / 2));
+        match over {
+            true => first_visits().or_else(|| walk.victim(accept)),
+            false => walk.victim(accept).or_else(first_visits),
+        }
     }
 }
 
@@ -143,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_page_that_comes_back_while_remembered_outlives_a_scan() {
-        let mut trial = Trial::new(Box::new(TwoQ::new(space(1), 25, 50)), 4);
+        let mut trial = Trial::new(Box::new(TwoQ::new(space(1), 25, 50, false)), 4);
         assert_eq!(trial.victims(&[0, 1, 2, 3, 4, 5]), [0, 1]);
         // Page 0 is remembered, so it joins the kept pages. A scan passes through the queue and does not displace the
         // kept pages.
@@ -163,7 +198,7 @@ mod tests {
     /// pages are read once each. Each of them takes more than the part for first visits, although it is one page of nine.
     #[test]
     fn huge_pages_weigh_as_much_as_their_base_pages() {
-        let mut policy = TwoQ::new(space(8), 25, 100);
+        let mut policy = TwoQ::new(space(8), 25, 100, false);
         let mut come = |page, span: u32| {
             if span > 1 {
                 policy.wide(PageId(page));
@@ -186,5 +221,29 @@ mod tests {
         // Huge page 40 is remembered. The base page with its number is another page, so it is new.
         assert_eq!(come(40, 1), (vec![48], [1, 8]));
         assert_eq!(come(48, 8), (vec![0], [1, 15]), "huge page 48 came back, so it is kept");
+    }
+
+    #[test]
+    fn neighbours_leave_together_if_asked() {
+        let mut policy = TwoQ::new(space(1), 25, 100, true);
+        let come = |policy: &mut TwoQ, pages: &[u32]| {
+            pages.iter().for_each(|&page| policy.inserted(PageId(page), Cause::Read));
+        };
+        let leave = |policy: &mut TwoQ, count| {
+            let victims = (0..count).map(|_| {
+                let page = policy.victim(&|_| true).expect("pages are there");
+                policy.removed(page, Leave::Evicted);
+                page.0
+            });
+            victims.collect::<Vec<_>>()
+        };
+        come(&mut policy, &[30, 10, 20, 11, 31, 32, 63, 40]);
+        assert_eq!(leave(&mut policy, 6), [30, 31, 32, 10, 11, 20], "the oldest, and what follows it");
+        assert_eq!(leave(&mut policy, 1), [63], "no page follows the last one");
+        // These come back while they are remembered. They leave by address, whatever their order.
+        come(&mut policy, &[32, 10, 31, 11, 30]);
+        assert_eq!(leave(&mut policy, 3), [10, 11, 30]);
+        come(&mut policy, &[20, 63]);
+        assert_eq!(leave(&mut policy, 5), [31, 32, 63, 20, 40]);
     }
 }
