@@ -2,11 +2,13 @@
  *
  * Reads the pages of one array in random order while a timer constantly interrupts it. The signal's handler increments
  * a count in the page that is being read. Ends after N signals (20,000). No count may be missing, and no word may be
- * wrong. */
+ * wrong. Then it accesses a file beyond its end, and sends fault signals to itself. Their handlers read the array. */
 #define _GNU_SOURCE
 #include "check.h"
 
+#include <setjmp.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/time.h>
 
 /* Time between two signals, in microseconds. */
@@ -26,6 +28,46 @@ static void count_in_page(int signal) {
 static void interrupt_every(long us) {
     struct itimerval timer = {.it_interval.tv_usec = us, .it_value.tv_usec = us};
     CALL(setitimer(ITIMER_REAL, &timer, NULL) == 0);
+}
+
+static uint64_t *array, array_seed;
+static size_t array_pages;
+static sigjmp_buf after_fault;
+static volatile sig_atomic_t handled;
+
+static void read_array(void) {
+    size_t per_page = PAGE / sizeof(uint64_t);
+    for (size_t page = 0; page < array_pages; page++)
+        check_words(array + page * per_page + COUNTS, 1, array_seed, page * per_page, "in a handler");
+}
+
+static void on_fault(int signal, siginfo_t *info, void *context) {
+    (void)context;
+    read_array();
+    handled++;
+    if (signal == SIGBUS && info->si_code > 0)
+        siglongjmp(after_fault, 1);
+}
+
+/* The handlers have full masks, which block their own signals, too. */
+static void handle_faults(void) {
+    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+    sigfillset(&action.sa_mask);
+    int fault_signals[] = {SIGBUS, SIGSEGV, SIGSYS};
+    for (int i = 0; i < 3; i++) {
+        CALL(sigaction(fault_signals[i], &action, NULL) == 0);
+        CALL(raise(fault_signals[i]) == 0);
+    }
+    int file = memfd_create("signals", 0);
+    CALL(file >= 0);
+    volatile char *beyond = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, file, 0);
+    CALL(beyond != MAP_FAILED);
+    for (volatile int round = 0; round < 3; round++) {
+        if (!sigsetjmp(after_fault, 1))
+            REQUIRE(beyond[0] == 0 && 0, "a file can be read beyond its end");
+        read_array();
+    }
+    REQUIRE(handled == 6, "%d of 6 signals were handled", (int)handled);
 }
 
 int main(int argc, char **argv) {
@@ -66,6 +108,8 @@ int main(int argc, char **argv) {
                 (unsigned long long)want);
     }
     interrupt_every(0);
+    array = words, array_pages = pages, array_seed = seed;
+    handle_faults();
     uint64_t counted = 0;
     for (size_t page = 0; page < pages; page++) {
         uint64_t *at = words + page * per_page;

@@ -89,7 +89,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME", value_parser = parse_name, help = choices::flag_help("Prefetcher", PREFETCHERS, DEFAULT_PREFETCH))]
     prefetch: Option<String>,
     /// How much memory of small blocks stays near, a size of at least 1M. Small blocks beyond it are far, too. 'off': all
-    /// stay near. Other modes than thread do not limit them. Default: 32M.
+    /// stay near. Sigsegv mode does not limit them. Default: 32M.
     #[arg(long, value_name = "SIZE|off", value_parser = parse_near, allow_negative_numbers = true)]
     near: Option<u64>,
 

@@ -363,13 +363,20 @@ fn die_by_default(signal: c_int, sent: bool) {
     }
 }
 
-/// Calls the program's handler under the signal mask that the kernel would set for this handler. The handler may leave
-/// by `siglongjmp`.
+/// Returns the fault signals that have a [`FaultHandler`]. SIGSYS is among the signals that masks keep open.
+fn traps() -> u64 {
+    let is_trap = |slot: &Slot| !slot.handler.load(Ordering::Acquire).is_null();
+    let traps = [(&BUS, libc::SIGBUS), (&SEGV, libc::SIGSEGV)].into_iter().filter(|(slot, _)| is_trap(slot));
+    traps.fold(0, |mask, (_, signal)| mask | 1 << (signal - 1))
+}
+
+/// Calls the program's handler under the signal mask that the kernel would set for this handler. The signal of the trap
+/// stays open even so, because the handler may access far memory. The handler may leave by `siglongjmp`.
 fn call_chained(action: Action, handler: usize, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let itself = if action.has(libc::SA_NODEFER) { 0 } else { 1 << (signal - 1) };
     // SAFETY: `context` comes from the kernel, which passes a valid ucontext to an SA_SIGINFO handler.
     let interrupted = unsafe { first_word(&(*context.cast::<libc::ucontext_t>()).uc_sigmask) };
-    set_mask(interrupted | action.mask | itself);
+    set_mask((interrupted | action.mask | itself) & !traps());
     if action.has(libc::SA_SIGINFO) {
         type Full = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
         // SAFETY: the program set `handler` with SA_SIGINFO, so it has the signature `Full`.

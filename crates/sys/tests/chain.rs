@@ -30,15 +30,16 @@ fn ours(fault: FaultInfo) -> Verdict {
     Verdict::Handled
 }
 
-/// The program's own handler, with SA_SIGINFO. Exits with 40 if the signal, address, context and mask are those that
-/// the kernel would pass, else with 41.
+/// The program's own handler, with SA_SIGINFO. Exits with 40 if the signal, address and context are those that the kernel
+/// would pass, and the mask is the kernel's without the trap's signal. Else exits with 41.
 extern "C" fn programs_full(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: our handler passes on the siginfo that it got from the kernel, so `info` is valid.
     let addr = unsafe { (*info).si_addr() } as usize;
     let good = signal == libc::SIGSEGV && addr == NOT_MAPPED && !context.is_null();
-    // The mask must be the union of the interrupted mask, the action's mask and the signal itself.
+    // The mask must be the union of the interrupted mask and the action's mask. The trap's signal stays open, because the
+    // handler may access memory that traps.
     let mask = blocked();
-    let expected = AT_START.load(Ordering::Relaxed) | 1u64 << (libc::SIGSEGV - 1) | 1 << (libc::SIGUSR1 - 1);
+    let expected = AT_START.load(Ordering::Relaxed) | 1u64 << (libc::SIGUSR1 - 1);
     // SAFETY: `_exit` ends the process immediately and runs no exit handlers.
     unsafe { libc::_exit(if good && mask == expected { 40 } else { 41 }) };
 }
@@ -113,6 +114,8 @@ fn run_case(case: &str) {
         "uninstalled" => {
             set(&full);
             signal::uninstall(libc::SIGSEGV).unwrap();
+            // There is no trap any more, so the kernel blocks the signal while its handler runs.
+            AT_START.fetch_or(1 << (libc::SIGSEGV - 1), Ordering::Relaxed);
         }
         other => panic!("no case {other}"),
     }
