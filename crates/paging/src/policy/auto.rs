@@ -103,8 +103,7 @@ pub(super) const INFO: Info = Info {
     source: "miniature simulation, ATC 2017, of sampled pages",
     params: &[],
     // With mixed page sizes there is no sample. Sampling single units would prevent huge pages, and there are too few
-    // blocks to sample. 2Q weighs pages by their size, and is best on average if neighbours are
-    // evicted together.
+    // blocks to sample. 2Q weighs pages by their size. It is best on average if neighbours are evicted together.
     build: |space, _| match space.block_units {
         1 => Box::new(Auto::new(space)),
         _ => Box::new(TwoQ::new(space, two_q::IN_PERCENT, two_q::OUT_PERCENT, true)),

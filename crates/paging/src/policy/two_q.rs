@@ -1,5 +1,7 @@
 //! 2Q, full version: a new page enters a queue of pages on trial. A page that comes back while it is remembered joins
 //! the pages kept by LRU (Johnson & Shasha, VLDB'94, section 3.2).
+//!
+//! Two additions are not in the paper. Pages are weighed by their size. If asked, neighbours are evicted together.
 
 use super::list::{Capacity, Lists};
 use super::simple::Simple;
@@ -48,8 +50,8 @@ const MAIN: usize = 2;
 
 /// Memory use: two links per unit.
 ///
-/// With mixed page sizes, the parts of memory are counted in units. Otherwise a huge page would count as much as a base
-/// page. A few base pages would then fill the part for first visits, and huge pages that are read once would stay.
+/// With mixed page sizes, the parts of memory are counted in units. Suppose that they were counted in pages. A few base
+/// pages would then fill the part for first visits, and huge pages that are read once would stay.
 #[derive(Debug)]
 pub(super) struct TwoQ {
     lists: Lists<3>,
@@ -59,7 +61,7 @@ pub(super) struct TwoQ {
     /// Whether the page that becomes resident next is a huge page.
     is_wide: bool,
     /// The pages of `MAIN`, if neighbours are evicted together. The kernel then flushes fewer ranges from the TLBs of other
-    /// CPUs. A loop over more than memory holds keeps some of its pages, of which LRU would keep none.
+    /// CPUs. In a loop over too many pages, some pages also stay. Under LRU none would stay.
     walk: Option<Simple>,
     /// Number of the page after the last victim on its first visit. If neighbours are evicted together, it is next.
     next: u32,
