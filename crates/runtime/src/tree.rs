@@ -440,5 +440,7 @@ impl Tree {
     }
 }
 
+// The models include this file by its path: a module's file is then looked for beside it unless its path is given.
 #[cfg(test)]
+#[path = "tree/tests.rs"]
 mod tests;
