@@ -441,7 +441,7 @@ fn start_engine(dormant: Dormant) -> Result<(), StartError> {
         // The parent opened no links for the child, because no page is evicted. The child opens its own.
         None => start::open_store(&launch.settings, &launch.plan, door.as_ref().map(AsFd::as_fd))?,
     };
-    let view = view.again(mechanism, launch.features.process_madvise)?;
+    let view = view.again(mechanism)?;
     let taken = spans(&extents);
     if was_dormant {
         // Opens the page table if it was not opened at the fork. It is needed because only the page table tells which

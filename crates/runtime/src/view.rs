@@ -31,7 +31,7 @@ use hanare_sys::uffd::{Uffd, UffdError};
 use crate::span::Span;
 use crate::windows::WINDOWS_MAX;
 
-pub(crate) use base::{Base, Sizes};
+pub(crate) use base::{Abilities, Base, Sizes};
 pub(crate) use doubled::{Doubled, Protection};
 pub(crate) use userfaultfd::Userfaultfd;
 
@@ -231,18 +231,16 @@ macro_rules! ask {
 }
 
 impl LiveView {
-    /// Reserves and registers the address space of far memory and of the frames. `batches` tells whether
-    /// `process_madvise` can drop pages.
+    /// Reserves and registers the address space of far memory and of the frames.
     pub(crate) fn new(
         mechanism: Mechanism,
         sizes: Sizes,
-        huge: bool,
-        batches: bool,
+        able: Abilities,
         program: Program,
     ) -> Result<Self, ViewError> {
         Ok(match mechanism {
-            Mechanism::Uffd(uffd) => LiveView::Userfaultfd(Userfaultfd::new(uffd, sizes, huge, batches, program)?),
-            Mechanism::Protection(protection) => LiveView::Doubled(Doubled::new(protection, sizes, huge, program)?),
+            Mechanism::Uffd(uffd) => LiveView::Userfaultfd(Userfaultfd::new(uffd, sizes, able, program)?),
+            Mechanism::Protection(protection) => LiveView::Doubled(Doubled::new(protection, sizes, able, program)?),
         })
     }
 

@@ -43,6 +43,8 @@ pub struct Disabled {
     pub kernel_faults: bool,
     /// `process_madvise`: dropping many ranges in one call.
     pub process_madvise: bool,
+    /// `free_tables`: freeing empty page tables together with the pages that are dropped.
+    pub free_tables: bool,
     /// `thp`: transparent huge pages.
     pub thp: bool,
     /// `pagemap_scan`: finding written pages by PAGEMAP_SCAN.
@@ -57,7 +59,7 @@ pub struct Disabled {
 
 impl Disabled {
     /// The words that [`Disabled::parse`] accepts.
-    pub const WORDS: [&'static str; 12] = [
+    pub const WORDS: [&'static str; 13] = [
         "move",
         "wp",
         "wp_async",
@@ -65,6 +67,7 @@ impl Disabled {
         "user_mode_only",
         "kernel_faults",
         "process_madvise",
+        "free_tables",
         "thp",
         "pagemap_scan",
         "guards",
@@ -105,6 +108,7 @@ impl Disabled {
             "user_mode_only" => &mut self.user_mode_only,
             "kernel_faults" => &mut self.kernel_faults,
             "process_madvise" => &mut self.process_madvise,
+            "free_tables" => &mut self.free_tables,
             "thp" => &mut self.thp,
             "pagemap_scan" => &mut self.pagemap_scan,
             "guards" => &mut self.guards,
@@ -246,6 +250,8 @@ pub struct Features {
     pub event_fork: bool,
     /// Whether `process_madvise(self, MADV_DONTNEED)` works.
     pub process_madvise: bool,
+    /// Whether MADV_DONTNEED frees the page tables that it leaves empty (Linux 6.14, on x86-64).
+    pub frees_tables: bool,
     /// Whether PAGEMAP_SCAN works on asynchronously write-protected memory. It needs `wp_async`.
     pub pagemap_scan: bool,
     /// Whether guard pages work in shared memory (MADV_GUARD_INSTALL).
@@ -308,6 +314,7 @@ impl Features {
             poison: probe::poison(access),
             event_fork: probe::has(access, feature::EVENT_FORK),
             process_madvise: !disabled.process_madvise && probe::process_madvise(),
+            frees_tables: !disabled.free_tables && probe::frees_tables(),
             pagemap_scan: wp_async && !disabled.pagemap_scan && probe::pagemap_scan(access),
             guards: !disabled.guards && probe::guards(),
             calls: CallTraps::probe(disabled),
@@ -404,7 +411,8 @@ mod tests {
         assert_eq!(features.device, Attempt::Disabled);
         assert_eq!(features.user_mode_only, Attempt::Disabled);
         assert!(!features.missing && !features.wp && !features.move_ && !features.wp_async);
-        assert!(!features.process_madvise && !features.pagemap_scan && !features.guards && !features.thp.usable());
+        assert!(!features.process_madvise && !features.frees_tables && !features.pagemap_scan && !features.guards);
+        assert!(!features.thp.usable());
         assert_eq!(features.calls, CallTraps::default());
     }
 

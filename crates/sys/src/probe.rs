@@ -4,7 +4,7 @@
 
 use crate::batch::DontNeedBatch;
 use crate::features::{Attempt, Disabled};
-use crate::map::{self, Mapping, page_size};
+use crate::map::{self, Advice, Mapping, page_size};
 use crate::pagemap::{Pagemap, Region, present_pages};
 use crate::uffd::{CopyMode, MoveMode, RegisterMode, Uffd, UffdAccess, UffdError, feature};
 
@@ -143,6 +143,35 @@ pub(crate) fn guards() -> bool {
         Some(away && unsafe { view.as_ptr().read_volatile() } == MARK)
     };
     attempt().unwrap_or(false)
+}
+
+/// Checks whether the kernel frees page tables that become empty by MADV_DONTNEED. The kernel counts the bytes of all
+/// page tables of the process, and other threads may change this number. So the experiment uses several tables.
+pub(crate) fn frees_tables() -> bool {
+    const TABLES: usize = 16;
+    let attempt = || {
+        let table_maps = page_size() / size_of::<u64>() * page_size();
+        let pages = Mapping::reserve(TABLES * table_maps, table_maps).ok()?;
+        let (start, len) = (pages.addr(), pages.len());
+        // SAFETY: the mapping belongs to this experiment, so no other code relies on its contents.
+        unsafe { map::advise(start, len, Advice::NoHugePage) }.ok()?;
+        for table in 0..TABLES {
+            // SAFETY: the page lies in the mapping, which is writable and belongs to this experiment.
+            unsafe { pages.as_ptr().add(table * table_maps).write_volatile(MARK) };
+        }
+        let before = page_table_bytes()?;
+        // SAFETY: the mapping belongs to this experiment, so no other code relies on its contents.
+        unsafe { map::advise(start, len, Advice::DontNeed) }.ok()?;
+        Some(before.saturating_sub(page_table_bytes()?) >= TABLES / 2 * page_size())
+    };
+    attempt().unwrap_or(false)
+}
+
+/// Returns the bytes of this process's page tables of the lowest level.
+fn page_table_bytes() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPTE:"))?;
+    Some(line.split_whitespace().next()?.parse::<usize>().ok()? << 10)
 }
 
 pub(crate) fn process_madvise() -> bool {

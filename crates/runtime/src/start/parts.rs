@@ -17,7 +17,7 @@ use crate::keeper::UPKEEP_WANTED;
 use crate::plan::Plan;
 use crate::process::{self, State};
 use crate::threads::{self, arrivals, is_alone, own_thread, still};
-use crate::view::{LiveView, Mechanism, Program, Sizes};
+use crate::view::{Abilities, LiveView, Mechanism, Program, Sizes};
 use crate::{calls, handler, keeper, tracing};
 
 /// Opens the mechanism by which accesses trap. Accesses do not trap before the view registers its memory.
@@ -44,7 +44,8 @@ pub(super) fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<
         wide_frames: config.wide.frames as usize,
         aside_units: plan.aside_units(mode, features),
     };
-    Ok(LiveView::new(mechanism, sizes, plan.huge, features.process_madvise, Program { is_alone, still, arrivals })?)
+    let able = Abilities { huge: plan.huge, batches: features.process_madvise, frees_tables: features.frees_tables };
+    Ok(LiveView::new(mechanism, sizes, able, Program { is_alone, still, arrivals })?)
 }
 
 /// Opens the store. `door` is the descriptor that leads to the private server, if this process inherited one from its

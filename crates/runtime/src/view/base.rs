@@ -36,13 +36,29 @@ pub(crate) struct Sizes {
     pub(crate) aside_units: usize,
 }
 
+/// The abilities of the kernel that a view uses.
+#[derive(Clone, Copy)]
+pub(crate) struct Abilities {
+    /// Whether blocks may be huge pages.
+    pub(crate) huge: bool,
+    /// Whether `process_madvise` can drop pages.
+    pub(crate) batches: bool,
+    /// Whether the kernel frees the page tables that MADV_DONTNEED leaves empty.
+    pub(crate) frees_tables: bool,
+}
+
+#[cfg(test)]
+impl Abilities {
+    pub(crate) const NONE: Self = Self { huge: false, batches: false, frees_tables: false };
+}
+
 /// The part of a view that does not depend on how accesses trap.
 pub(crate) struct Base {
     pub(super) base: usize,
     pub(super) sizes: Sizes,
     /// Maps offsets to addresses. An offset lies in the reservation, in an alias mapping, or in a foreign mapping.
     pub(super) windows: &'static Windows,
-    huge: bool,
+    pub(super) able: Abilities,
     pools: Pools,
     pub(super) zeroes: usize,
     /// `/proc/self/mem`, through which the view reads pages that the program made inaccessible. The file is opened at
@@ -77,12 +93,12 @@ impl Pools {
 
 impl Base {
     /// Makes far memory of `sizes.reserve` bytes at `base`. The caller has mapped this range.
-    pub(super) fn new(base: usize, sizes: Sizes, huge: bool, program: Program) -> Result<Self, ViewError> {
+    pub(super) fn new(base: usize, sizes: Sizes, able: Abilities, program: Program) -> Result<Self, ViewError> {
         Ok(Self {
             base,
             sizes,
             windows: Box::leak(Box::new(Windows::new(base, sizes.reserve))),
-            huge,
+            able,
             pools: Pools::new(&sizes)?,
             zeroes: Mapping::anonymous(sizes.block.max(sizes.unit).max(limits::RUN_BYTES_MAX as usize))?.leak(),
             memory: Ok(OwnMemory::open().map_err(ViewError::OwnMemory)?),
@@ -110,17 +126,19 @@ impl Base {
     }
 
     pub(super) fn advise_pools(&self) -> Result<(), ViewError> {
-        self.pools().try_for_each(|(addr, len)| self.advise(addr, len))
+        self.pools().try_for_each(|(addr, len)| {
+            // MOVE requires an empty destination. If several small frames or places shared a huge page, the first write
+            // to one would also fill the others. So these pools have no huge pages.
+            let is_shared_pool = addr == self.pools.small || addr == self.pools.aside;
+            let shares_huge = is_shared_pool && !self.sizes.unit.is_multiple_of(HUGE_PAGE);
+            self.advise(addr, len, self.able.huge && !shares_huge)
+        })
     }
 
     /// Advises the kernel (madvise) about a range of the view or about a pool: no inheritance by forked children, no
     /// core dumps, and huge pages or none.
-    pub(super) fn advise(&self, addr: usize, len: usize) -> Result<(), ViewError> {
-        // MOVE requires an empty destination. If several small frames or places shared a huge page, the first write to
-        // one would also fill the others. So these pools have no huge pages.
-        let is_shared_pool = addr == self.pools.small || addr == self.pools.aside;
-        let shares_huge = is_shared_pool && !self.sizes.unit.is_multiple_of(HUGE_PAGE);
-        let size = if self.huge && !shares_huge { Advice::HugePage } else { Advice::NoHugePage };
+    pub(super) fn advise(&self, addr: usize, len: usize, huge: bool) -> Result<(), ViewError> {
+        let size = if huge { Advice::HugePage } else { Advice::NoHugePage };
         for advice in [size, Advice::DontFork, Advice::DontDump] {
             // SAFETY: the range is a mapping of far memory or of a pool. None of the three kinds of advice changes the
             // contents of the range.

@@ -12,7 +12,7 @@ use hanare_sys::futex::{LockCell, LockCellGuard};
 use hanare_sys::map::{self, MapError, Mapping, Prot};
 use hanare_sys::{Errno, again, copy};
 
-use super::base::{Base, HUGE_PAGE, Sizes, drop_pages};
+use super::base::{Abilities, Base, HUGE_PAGE, Sizes, drop_pages};
 use super::guards::Guards;
 use super::{Program, ViewError};
 use crate::kernel::insist;
@@ -49,16 +49,21 @@ impl Deref for Doubled {
 }
 
 impl Doubled {
-    pub(super) fn new(protection: Protection, sizes: Sizes, huge: bool, program: Program) -> Result<Self, ViewError> {
+    pub(super) fn new(
+        protection: Protection,
+        sizes: Sizes,
+        able: Abilities,
+        program: Program,
+    ) -> Result<Self, ViewError> {
         let file = map::memfd("hanare-view", sizes.reserve as u64)?;
         let seen = Mapping::shared_aligned(&file, sizes.reserve, HUGE_PAGE)?.leak();
         let behind = Mapping::shared_aligned(&file, sizes.reserve, HUGE_PAGE)?.leak();
-        let base = Base::new(seen, sizes, huge, program)?;
+        let base = Base::new(seen, sizes, able, program)?;
         // SAFETY: the range was mapped just now, and no pointer into it exists.
         again(|| unsafe { map::protect(seen, sizes.reserve, Prot::NONE) })
             .map_err(|errno| no_room(sizes.reserve, errno))?;
-        base.advise(seen, sizes.reserve)?;
-        base.advise(behind, sizes.reserve)?;
+        base.advise(seen, sizes.reserve, able.huge)?;
+        base.advise(behind, sizes.reserve, able.huge)?;
         base.advise_pools()?;
         Ok(Self { base, behind, file, guards: guards_of(protection, &sizes) })
     }
@@ -76,12 +81,12 @@ impl Doubled {
                     map::replace_with_shared(addr, span.len, &file, span.offset as u64, Prot::NONE)
                 });
                 let placed = placed.map_err(|errno| no_room(span.len, errno));
-                answer = placed.and_then(|()| base.advise(addr, span.len));
+                answer = placed.and_then(|()| base.advise(addr, span.len, base.able.huge));
             }
         });
         answer?;
         base.advise_pools()?;
-        base.advise(behind, sizes.reserve)?;
+        base.advise(behind, sizes.reserve, base.able.huge)?;
         Ok(Self { base, behind, file, guards: guards_of(protection, &sizes) })
     }
 
@@ -99,7 +104,7 @@ impl Doubled {
             unsafe { map::replace_with_shared(addr, span.len, &self.file, span.offset as u64, Prot::NONE) }
         };
         again(replace).map_err(|errno| no_room(span.len, errno))?;
-        self.advise(addr, span.len)?;
+        self.advise(addr, span.len, self.able.huge)?;
         match guards {
             Some(guards) => self.match_window(&guards, span).map_err(|errno| no_room(span.len, errno)),
             None => Ok(()),

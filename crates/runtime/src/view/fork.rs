@@ -59,10 +59,10 @@ impl LiveView {
 impl Base {
     /// Sets up the view in a forked child, with a trap of the child's own. With userfaultfd, an access before this call
     /// makes an absent page present. So the child has not accessed the pages that are absent now.
-    pub(crate) fn again(self, mechanism: Mechanism, batches: bool) -> Result<LiveView, ViewError> {
+    pub(crate) fn again(self, mechanism: Mechanism) -> Result<LiveView, ViewError> {
         let base = self.with_own_frames()?;
         Ok(match mechanism {
-            Mechanism::Uffd(uffd) => LiveView::Userfaultfd(Userfaultfd::again(base, uffd, batches)?),
+            Mechanism::Uffd(uffd) => LiveView::Userfaultfd(Userfaultfd::again(base, uffd)?),
             Mechanism::Protection(protection) => LiveView::Doubled(Doubled::again(base, protection)?),
         })
     }

@@ -1,13 +1,13 @@
 //! Tests of the userfaultfd view on the real kernel. They move pages aside. Some of these pages are held by transfers,
 //! shared with children, or accessed during the move.
 
-use super::{LiveView, Mechanism, Moved, Program, Sizes, View, moving};
+use super::{Abilities, LiveView, Mechanism, Moved, Program, Sizes, View, moving};
 use crate::near::resident;
 use crate::span::{OS_PAGE, Span};
 use hanare_paging::FrameId;
 use hanare_sys::features::{Disabled, Features};
 use hanare_sys::map::{self, Advice};
-use hanare_sys::uffd::{MoveMode, Uffd, UffdAccess, feature};
+use hanare_sys::uffd::{EVENTS_PER_READ, Event, MoveMode, Uffd, UffdAccess, feature};
 
 const PLACES: usize = 8;
 
@@ -19,28 +19,34 @@ fn view(pages: usize) -> Option<LiveView> {
 
 /// Makes a view like [`view`], with `small_frames` frames for base pages. Requests huge pages if `huge` is true.
 fn view_with(pages: usize, small_frames: usize, huge: bool) -> Option<LiveView> {
-    let features = Features::probe(&Disabled::default());
-    if features.access == UffdAccess::None || !features.move_ {
-        return None;
-    }
-    let uffd = Uffd::open(features.access, feature::WP | feature::MOVE).expect("userfaultfd");
-    let sizes = Sizes {
-        reserve: 4 << 20,
-        place: None,
-        unit: OS_PAGE,
-        block: OS_PAGE,
-        small_frames,
-        wide_frames: 0,
-        aside_units: PLACES,
-    };
-    let program = Program { is_alone: || false, still: || None, arrivals: || None };
-    let view = LiveView::new(Mechanism::Uffd(uffd), sizes, huge, false, program).expect("a view");
+    let sizes = Sizes { small_frames, ..SIZES };
+    let view = empty_view(sizes, |features| features.move_.then_some(Abilities { huge, ..Abilities::NONE }))?;
     for page in 0..pages {
         let bytes = [page as u8 + 1; OS_PAGE];
         // SAFETY: the page is absent, and only this test uses the view. `bytes` has the size of a page.
         assert!(unsafe { view.copy_in(span(page, 1), bytes.as_ptr(), true) });
     }
     Some(view)
+}
+
+const SIZES: Sizes = Sizes {
+    reserve: 4 << 20,
+    place: None,
+    unit: OS_PAGE,
+    block: OS_PAGE,
+    small_frames: 0,
+    wide_frames: 0,
+    aside_units: PLACES,
+};
+
+/// Makes a view without pages. Returns `None` if the kernel has no userfaultfd, or if `able` finds that it lacks a
+/// feature.
+fn empty_view(sizes: Sizes, able: impl Fn(&Features) -> Option<Abilities>) -> Option<LiveView> {
+    let features = Features::probe(&Disabled::default());
+    let able = able(&features).filter(|_| features.access != UffdAccess::None)?;
+    let uffd = Uffd::open(features.access, feature::WP | feature::MOVE).expect("userfaultfd");
+    let program = Program { is_alone: || false, still: || None, arrivals: || None };
+    Some(LiveView::new(Mechanism::Uffd(uffd), sizes, able, program).expect("a view"))
 }
 
 fn span(page: usize, pages: usize) -> Span {
@@ -147,10 +153,86 @@ fn bring_huge(view: &LiveView, byte: u8) -> bool {
     let (uffd, mode) = (view.uffd().expect("userfaultfd"), MoveMode { dontwake: true, allow_src_holes: false });
     // SAFETY: the source belongs to this test, and the view is empty.
     unsafe { moving::move_all(uffd, view.base(), source.addr(), LEN, mode) }.expect("moved");
+    has_huge_page(view)
+}
+
+/// Checks whether the view contains one huge page.
+fn has_huge_page(view: &LiveView) -> bool {
     let smaps = std::fs::read_to_string("/proc/self/smaps").expect("/proc/self/smaps");
     let ours = smaps.split_once(&format!("{:x}-", view.base())).expect("the view's mapping").1;
     let huge = ours.lines().find(|line| line.starts_with("AnonHugePages:")).expect("huge pages");
     huge.contains(" 2048 kB")
+}
+
+/// The bytes of a block, and of a huge page.
+const BLOCK: Span = Span { offset: 0, len: 2 << 20 };
+const FRAME: FrameId = FrameId { wide: true, index: 0 };
+
+/// Makes a view without pages, whose blocks are huge pages. Fills the frame of a block with `byte`. Returns `None` if
+/// the kernel does not free page tables together with their pages.
+fn view_of_blocks(byte: u8) -> Option<LiveView> {
+    let sizes = Sizes { block: BLOCK.len, wide_frames: 1, ..SIZES };
+    let view = empty_view(sizes, |features| {
+        let able = features.move_ && features.thp.usable() && features.frees_tables;
+        able.then_some(Abilities { huge: true, batches: false, frees_tables: true })
+    });
+    let Some(view) = view else {
+        println!("skipped: the kernel does not free page tables");
+        return None;
+    };
+    // SAFETY: the frame has the bytes of a block and belongs to this test.
+    unsafe { view.frame(FRAME).write_bytes(byte, BLOCK.len) };
+    Some(view)
+}
+
+/// Waits until a thread waits for an absent page.
+fn await_fault(view: &LiveView) {
+    let uffd = view.uffd().expect("userfaultfd");
+    for _ in 0..2000 {
+        let mut events = [Event::EMPTY; EVENTS_PER_READ];
+        if uffd.read_events(&mut events).expect("events") > 0 {
+            return;
+        }
+        uffd.wait(None, Some(std::time::Duration::from_millis(10))).expect("events");
+    }
+    panic!("no access has trapped");
+}
+
+/// A trapped access leaves a page table in the empty block. The page that is moved in must be huge all the same.
+#[test]
+fn a_block_is_one_huge_page_after_an_access_to_it_has_trapped() {
+    let Some(view) = view_of_blocks(6) else { return };
+    let page = view.base() + 300 * OS_PAGE;
+    std::thread::scope(|scope| {
+        // SAFETY: the page belongs to this test. The write waits until the page is in view.
+        scope.spawn(move || unsafe { (page as *mut u8).write_volatile(7) });
+        await_fault(&view);
+        // SAFETY: the block is absent and the frame is filled. Only this test uses them.
+        assert!(unsafe { view.move_in(BLOCK, FRAME, true) });
+    });
+    // SAFETY: the page is in view and belongs to this test.
+    assert_eq!(unsafe { (page as *const u8).read_volatile() }, 7, "the byte that was written");
+    assert_filled((page + OS_PAGE) as *const u8, 6, "the page behind it");
+    if !has_huge_page(&view) {
+        // The frame itself may have been made of base pages, if the kernel had no huge page for it.
+        let Some(other) = view_of_blocks(6) else { return };
+        // SAFETY: as above.
+        assert!(unsafe { other.move_in(BLOCK, FRAME, true) });
+        assert!(!has_huge_page(&other), "a huge page was split");
+    }
+}
+
+#[test]
+fn a_page_that_is_present_keeps_its_bytes_when_its_block_comes_in() {
+    let Some(view) = view_of_blocks(6) else { return };
+    let bytes = [9; OS_PAGE];
+    // SAFETY: the page is absent, and only this test uses the view. `bytes` has the size of a page.
+    assert!(unsafe { view.copy_in(span(3, 1), bytes.as_ptr(), true) });
+    // SAFETY: the frame is filled. Only this test uses it and the view.
+    assert!(!unsafe { view.move_in(BLOCK, FRAME, true) }, "a page was there before");
+    for (page, byte) in [(2, 6), (3, 9), (4, 6)] {
+        assert_filled((view.base() + page * OS_PAGE) as *const u8, byte, "a page of the block");
+    }
 }
 
 /// The first part of a huge page is dropped while a child shares it. The kernel then refuses to move the rest, until the

@@ -12,14 +12,15 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use hanare_paging::FrameId;
 use hanare_sys::batch::DontNeedBatch;
 use hanare_sys::futex::LockCell;
-use hanare_sys::map::{self, MapError, Mapping};
+use hanare_sys::map::{self, Advice, MapError, Mapping};
 use hanare_sys::uffd::{CopyMode, MoveMode, RegisterMode, Uffd, feature};
 use hanare_sys::{Errno, again, copy};
 
-use super::base::{self, Base, HUGE_PAGE, Sizes, drop_pages};
+use super::base::{self, Abilities, Base, HUGE_PAGE, Sizes, drop_pages};
 use super::moving::{self, Refusal};
 use super::{Moved, Program, ViewError};
 use crate::kernel::{Patience, insist};
+use crate::near::resident;
 use crate::span::{OS_PAGE, Span};
 
 /// Number of attempts that must fail with ENOENT before the view assumes that the range is not mapped.
@@ -50,41 +51,35 @@ impl Deref for Userfaultfd {
 }
 
 impl Userfaultfd {
-    pub(super) fn new(
-        uffd: Uffd,
-        sizes: Sizes,
-        huge: bool,
-        batches: bool,
-        program: Program,
-    ) -> Result<Self, ViewError> {
+    pub(super) fn new(uffd: Uffd, sizes: Sizes, able: Abilities, program: Program) -> Result<Self, ViewError> {
         let placed = sizes.place.and_then(|place| Mapping::reserve_at(place, sizes.reserve).ok());
         let reserved = placed.map_or_else(|| Mapping::reserve(sizes.reserve, HUGE_PAGE), Ok)?.leak();
-        let base = Base::new(reserved, sizes, huge, program)?;
-        base.advise(reserved, sizes.reserve)?;
+        let base = Base::new(reserved, sizes, able, program)?;
+        advise(&base, reserved, sizes.reserve)?;
         base.advise_pools()?;
         uffd.register(reserved, sizes.reserve, TRAPPING)?;
-        Self::over(base, uffd, batches, false)
+        Self::over(base, uffd, false)
     }
 
     /// Sets up the view in a forked child, with a trap of the child's own. Before this call, nothing traps: an
     /// access of the child makes an absent page present. So a page that is absent now was not accessed by the child.
-    pub(super) fn again(base: Base, uffd: Uffd, batches: bool) -> Result<Self, ViewError> {
+    pub(super) fn again(base: Base, uffd: Uffd) -> Result<Self, ViewError> {
         let mut answer = Ok(());
         base.each_range(|addr, span| {
             if answer.is_ok() {
                 let registered = || Ok(uffd.register(addr, span.len, TRAPPING)?);
-                answer = base.advise(addr, span.len).and_then(|()| registered());
+                answer = advise(&base, addr, span.len).and_then(|()| registered());
             }
         });
         answer?;
         base.advise_pools()?;
-        Self::over(base, uffd, batches, true)
+        Self::over(base, uffd, true)
     }
 
     /// Makes a view over far memory that is already registered with userfaultfd. Registers the frames and places.
-    fn over(base: Base, uffd: Uffd, batches: bool, has_forked: bool) -> Result<Self, ViewError> {
+    fn over(base: Base, uffd: Uffd, has_forked: bool) -> Result<Self, ViewError> {
         base.pools().try_for_each(|(addr, len)| uffd.register(addr, len, NOT_TRAPPING))?;
-        let batch = Box::new(LockCell::new(DontNeedBatch::new(batches)));
+        let batch = Box::new(LockCell::new(DontNeedBatch::new(base.able.batches)));
         Ok(Self { base, uffd, batch, has_forked: AtomicBool::new(has_forked) })
     }
 
@@ -99,7 +94,7 @@ impl Userfaultfd {
         // SAFETY: the caller owns `addr..addr + span.len` and its contents, and nothing accesses the range meanwhile.
         again(|| unsafe { map::replace_with_anonymous(addr, span.len) })
             .map_err(|errno| MapError::Reserve { len: span.len, errno })?;
-        self.advise(addr, span.len)?;
+        advise(self, addr, span.len)?;
         Ok(self.uffd.register(addr, span.len, TRAPPING)?)
     }
 
@@ -141,6 +136,9 @@ impl Userfaultfd {
             certain
         };
         let Some(to) = self.windows.whole(span) else { return copied() };
+        if self.able.frees_tables && span.len.is_multiple_of(HUGE_PAGE) {
+            free_tables(to, span.len);
+        }
         // A moved page is open for writing until the call below protects it. In between, code of the program could
         // write to the page unseen: another thread, a signal handler, or even the thread that faulted. The kernel can
         // report a fault before the faulting thread sleeps, so this thread may still run. The page counts as
@@ -291,6 +289,26 @@ impl Userfaultfd {
         if !batch.is_empty() {
             flush(&mut batch);
         }
+    }
+}
+
+/// Advises the kernel about a range of the view.
+///
+/// In a mapping that may have huge pages, Linux 6.18 allocates and zeroes a huge page for a write to an empty block
+/// before it looks whether the write traps. So the view asks for no huge pages if the kernel lets it do without: huge
+/// pages that are moved into the view stay huge after [`free_tables`].
+fn advise(base: &Base, addr: usize, len: usize) -> Result<(), ViewError> {
+    base.advise(addr, len, base.able.huge && !base.able.frees_tables)
+}
+
+/// Frees the page tables of absent blocks. A trapped access leaves an empty page table in its block. MOVE would split a
+/// huge page to fill this table.
+fn free_tables(addr: usize, len: usize) {
+    // The pages are in transit, so none should be present. If one is, it keeps its bytes, and MOVE reports it.
+    if resident(addr, len) == 0 {
+        // Ignored: if the kernel keeps the tables, MOVE splits the huge page. Only time is lost.
+        // SAFETY: the range is absent and in transit, so it has no bytes to lose.
+        let _ = unsafe { map::advise(addr, len, Advice::DontNeed) };
     }
 }
 
