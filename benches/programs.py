@@ -14,7 +14,7 @@ the memory that Hanare had. Every run must print what the plain run printed.
 
 Cells are times the plain time, from medians. `over N` is a run that was ended at N times the plain time, `killed` one
 that the kernel killed for lack of memory. The last line has the median and the worst of each column. Lines before it
-compare the first setting with swap and with the best other setting. The exit code is 1 if a run printed something else
+compare the first setting with swap, with the best other setting, and with the floor (scoreboard/floor.py). The exit code is 1 if a run printed something else
 (wrong) or ended with another exit code (failed).
 """
 
@@ -31,7 +31,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scoreboard import listing, peers, running, table
+from scoreboard import floor, listing, peers, running, table
 
 AMPLE = 130
 # Page tables, kernel stacks and the slack of counters, which the kernel counts for a cgroup.
@@ -43,6 +43,7 @@ PLAIN_LIMIT = 300.0
 # A killed run is repeated: the kernel now and then gives up although it could go on.
 KILLED_TRIES = 3
 START_RUNS = 5
+FLOOR_RUNS = 5
 
 
 def read_options():
@@ -101,8 +102,8 @@ def make_columns(options, kinds):
 class Board:
     """Measures programs in columns."""
 
-    def __init__(self, options, places, swaps, columns):
-        self.options, self.places, self.swaps, self.columns = options, places, swaps, columns
+    def __init__(self, options, places, swaps, columns, raw):
+        self.options, self.places, self.swaps, self.columns, self.floor = options, places, swaps, columns, raw
 
     def measure(self, program):
         """Returns the record of a program."""
@@ -137,7 +138,7 @@ class Board:
     def new_cell(self, column):
         return {
             "column": column.title, "kind": column.kind, "percent": column.percent, "setting": column.setting,
-            "outcome": "not run", "seconds": [], "killed": 0, "over": self.options.over,
+            "outcome": "not run", "seconds": [], "overhead_floor_seconds": [], "killed": 0, "over": self.options.over,
         }
 
     def run(self, program, limit, before=(), enter=None, near=False):
@@ -204,6 +205,8 @@ class Board:
         run, seen = self.run_far(program, limit, flags, local)
         self.take(run, row, cell)
         cell["mode"], cell["hanare_version"] = seen.get("mode"), seen.get("hanare_version")
+        if self.floor and seen:
+            cell["overhead_floor_seconds"].append(floor.overhead_seconds(self.floor, seen))
         for name in ("local_bytes_budget", "local_bytes_peak", "far_bytes_peak", "bytes_in", "bytes_out", "faults"):
             cell[name] = max(cell.get(name, 0), seen.get(name, 0))
         # In sigsegv mode far memory is shared memory and not counted as anonymous.
@@ -254,6 +257,9 @@ class Board:
             cell["plain_seconds_median"] = row["plain"]["seconds_median"]
             if cell["seconds"]:
                 cell["seconds_median"] = statistics.median(cell["seconds"])
+            if cell["overhead_floor_seconds"]:
+                overhead = statistics.median(cell["overhead_floor_seconds"])
+                cell["floor_seconds"] = row["plain"]["seconds_median"] + overhead
         first = next(iter(row["first_runs"].values()))
         row["far_bytes_peak"], row["near_bytes_peak"] = first["far_bytes_peak"], first["near_bytes_peak"]
 
@@ -338,12 +344,13 @@ def measure_all(options, stack):
     programs = listing.read_list(places, options.quick, [name for name in options.only.split(",") if name])
     swaps = peers.make_peers(options.peers, work, stack)
     columns = make_columns(options, list(swaps))
+    raw = floor.measure(options.hanare, 1 if options.quick else FLOOR_RUNS)
     whole = {
-        "machine": machine(), "runs": options.runs, "quick": options.quick, "flags": options.flags,
+        "machine": machine(), "runs": options.runs, "quick": options.quick, "flags": options.flags, "floor": raw,
         "peers": {name: swap.what for name, swap in swaps.items()}, "start_seconds": start_seconds(options, places),
         "columns": [column.title for column in columns], "programs": [],
     }
-    board = Board(options, places, swaps, columns)
+    board = Board(options, places, swaps, columns, raw)
     print(table.header(whole["columns"]), flush=True)
     for program in programs:
         whole["programs"].append(board.measure(program))

@@ -83,6 +83,9 @@ def comparisons(rows):
                 values = [value for value in (ratio(cell) for cell in cells) if value is not None]
                 if ours is not None and values:
                     found.setdefault(what, {}).setdefault(percent, []).append((ours / min(values), row["name"]))
+            if "floor_seconds" in at[0] and "seconds_median" in at[0]:
+                quotient = at[0]["seconds_median"] / at[0]["floor_seconds"]
+                found.setdefault("the floor", {}).setdefault(percent, []).append((quotient, row["name"]))
     lines = []
     for what, percents in found.items():
         parts = []
@@ -104,6 +107,7 @@ def details(row):
         ):
             parts += [f"{label} {cell[name] / MIB:.0f} MiB"] if name in cell else []
         parts += [f"{cell['faults']} faults, {cell['mode']} mode"] if "faults" in cell else []
+        parts += [f"{cell['floor_seconds']:.2f} s at the floor"] if "floor_seconds" in cell else []
         lines.append(f"  {cell['column']}: " + ", ".join(parts))
     return "\n".join(lines)
 
