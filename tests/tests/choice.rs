@@ -56,6 +56,26 @@ fn small_blocks_become_far_in_a_program_that_switches_stacks() {
     }
 }
 
+/// Imports libseccomp, or sets a filter before the first far block. The filter forbids the calls of a start and of a trap.
+#[test]
+fn a_program_that_confines_itself_pages_on() {
+    if !auto_has_a_choice() {
+        return;
+    }
+    for (program, when) in [("sandbox", "filter"), ("sandboxed", "filled")] {
+        let (got, outcome) = run(&[], "", &[program, when]);
+        assert_eq!((got.as_str(), outcome.text().as_str()), ("thread", "ok sandbox\n"), "{program} {when}");
+    }
+    if rustix::process::geteuid().is_root() {
+        let root = Place::new();
+        for mode in ["thread", "sigbus"] {
+            let directory = root.path("").display().to_string();
+            let (got, outcome) = run(&["--mode", mode], "", &["sandbox", "root", &directory]);
+            assert_eq!((got.as_str(), outcome.text().as_str()), (mode, "ok sandbox\n"));
+        }
+    }
+}
+
 #[test]
 fn a_program_with_asynchronous_io_runs_in_thread_mode_or_without_it() {
     if !auto_has_a_choice() {

@@ -1,7 +1,7 @@
 //! System calls that the program makes by number (`syscall`). A call that needs special treatment on far memory is
 //! passed to this library's function of that name. All other calls go to the kernel.
 
-use std::ffi::{c_int, c_long};
+use std::ffi::{c_int, c_long, c_uint};
 
 use hanare::far;
 
@@ -62,7 +62,9 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
                 own::process_vm_writev(int(a), b as *const _, c as u64, d as *const _, e as u64, f as u64) as c_long
             }
             libc::SYS_seccomp => {
-                signals::sets_filter();
+                if matches!(a as c_uint, libc::SECCOMP_SET_MODE_STRICT | libc::SECCOMP_SET_MODE_FILTER) {
+                    signals::sets_filter();
+                }
                 return None;
             }
             libc::SYS_io_uring_setup | libc::SYS_io_setup if !far::may_do_async_io() => {

@@ -66,8 +66,9 @@ pub(crate) fn restorer() -> Option<usize> {
 /// True once the program has set a seccomp filter of its own.
 static HAS_FILTER: AtomicBool = AtomicBool::new(false);
 
-/// Notes that the program sets a seccomp filter.
+/// Notes that the program sets a seccomp filter, and prepares far memory for it.
 pub(crate) fn sets_filter() {
+    far::will_be_confined(true);
     HAS_FILTER.store(true, Ordering::Relaxed);
 }
 

@@ -4,6 +4,7 @@
 //!   an absent page;
 //! - programs that import functions for asynchronous I/O. The kernel makes their transfers later, when a page may be absent
 //!   again;
+//! - programs that import libseccomp. The filter that they set may forbid what a trap does;
 //! - debuggers. The kernel writes to their memory for another process;
 //! - programs under a debugger, which would stop at each signal;
 //! - Go with C. Its runtime makes system calls on small stacks, which are not trapped.
@@ -17,7 +18,7 @@ use crate::go;
 use crate::statics::{headers_of, is_object};
 
 /// The functions whose import tells that sigbus mode does not suit.
-const FUNCTIONS: [&[u8]; 15] = [
+const FUNCTIONS: [&[u8]; 16] = [
     b"makecontext",
     b"make_fcontext",
     b"jump_fcontext",
@@ -32,6 +33,7 @@ const FUNCTIONS: [&[u8]; 15] = [
     b"io_uring_setup",
     b"io_uring_queue_init",
     b"io_uring_queue_init_params",
+    b"seccomp_load",
     b"ptrace",
 ];
 

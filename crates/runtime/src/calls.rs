@@ -52,6 +52,16 @@ pub fn may_do_async_io() -> bool {
     }
 }
 
+/// Starts far memory, if this was deferred, because the program is about to confine itself. Later, the start could fail:
+/// it opens files and sockets and starts threads. With `filter`, the program sets a system call filter, which also holds
+/// for what a trap does in the program's own threads. So mode `auto` takes thread mode, whose threads have no such filter.
+pub fn will_be_confined(filter: bool) {
+    if filter && process::state().is_none() {
+        needs_thread_mode();
+    }
+    process::ensure_started();
+}
+
 /// Checks whether mode `auto` may take sigbus mode in this process.
 pub(crate) fn suit_signals() -> bool {
     !NEEDS_THREAD_MODE.load(Acquire)

@@ -1,13 +1,33 @@
 //! Calls that take paths or return file information.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
+use std::mem::transmute;
 
+use hanare::far;
 use libc::{dev_t, gid_t, mode_t, off_t, off64_t, size_t, ssize_t, timespec, timeval, uid_t, utimbuf};
 
-use super::near::{changed_text, filled, filled_bytes, filled_elements, given, given_bytes, kernel_is_blind, text};
+use super::near::{
+    Argument, changed_text, filled, filled_bytes, filled_elements, given, given_bytes, kernel_is_blind, text,
+};
 use super::own::is_hidden;
-use super::wrap;
+use super::{real, wrap};
 use crate::answer::{errno, set_errno};
+
+/// chroot(2). Far memory starts before, because the start opens files of `/proc`.
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn chroot(path: *const c_char) -> c_int {
+    let Some(call) = real::chroot.get() else {
+        set_errno(libc::ENOSYS);
+        return -1;
+    };
+    far::will_be_confined(false);
+    // SAFETY: under the contract of chroot(2), `path` is null or a path. `call` is the C library's `chroot`, which has
+    // the type below.
+    unsafe {
+        let near = text(path);
+        transmute::<*mut c_void, unsafe extern "C-unwind" fn(*const c_char) -> c_int>(call)(near.given())
+    }
+}
 
 wrap! {
     creat(path: *const c_char, mode: mode_t) -> c_int { path = text(path) }
@@ -110,7 +130,6 @@ wrap! {
     mkfifoat(dir: c_int, path: *const c_char, mode: mode_t) -> c_int { path = text(path) }
     mknod(path: *const c_char, mode: mode_t, device: dev_t) -> c_int { path = text(path) }
     mknodat(dir: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int { path = text(path) }
-    chroot(path: *const c_char) -> c_int { path = text(path) }
     pathconf(path: *const c_char, name: c_int) -> c_long { path = text(path) }
     inotify_add_watch(fd: c_int, path: *const c_char, mask: u32) -> c_int { path = text(path) }
     memfd_create(name: *const c_char, flags: c_uint) -> c_int { name = text(name) }
