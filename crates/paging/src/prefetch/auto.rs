@@ -1,4 +1,4 @@
-//! Auto: runs the prefetchers streams, markov and cluster side by side. All three propose at every access, and all are
+//! Auto: runs the prefetchers streams, rows, markov and cluster side by side. All four propose at every access, and all are
 //! measured. Only the proposals of the best prefetcher are fetched, and only while most of them are right.
 
 use core::fmt::Write;
@@ -6,6 +6,7 @@ use core::fmt::Write;
 use super::accuracy::Judge;
 use super::cluster::Cluster;
 use super::markov::Markov;
+use super::rows::Rows;
 use super::streams::Streams;
 use super::{Info, Prefetcher, Proposals, Touch};
 
@@ -13,13 +14,13 @@ use super::{Info, Prefetcher, Proposals, Touch};
 const FIRST_CHOICE: u32 = 64;
 /// Number of accesses between choices while a candidate is chosen.
 const NEXT_CHOICE: u32 = 128;
-const CANDIDATES: usize = 3;
+const CANDIDATES: usize = 4;
 const MARKOV_DEPTH: u32 = 8;
 const CLUSTER_PAGES: u32 = 8;
 
 pub(super) const INFO: Info = Info {
     name: "auto",
-    summary: "the best of streams, markov and cluster, measured all the time; nothing while none is mostly right",
+    summary: "the best of streams, rows, markov and cluster, measured all the time; nothing while none is mostly right",
     source: "Hanare",
     params: &[],
     build: |space, _| Box::new(Auto::new(space.units)),
@@ -50,6 +51,7 @@ impl Auto {
         Self {
             candidates: [
                 candidate("streams", Box::new(Streams::new())),
+                candidate("rows", Box::new(Rows::new())),
                 candidate("markov", Box::new(Markov::new(units, MARKOV_DEPTH))),
                 candidate("cluster", Box::new(Cluster::new(CLUSTER_PAGES))),
             ],

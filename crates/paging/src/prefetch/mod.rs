@@ -8,6 +8,7 @@ mod ghosts;
 mod leap;
 mod markov;
 mod prepaging;
+mod rows;
 mod sequential;
 mod streams;
 #[cfg(test)]
@@ -110,6 +111,7 @@ pub trait Prefetcher: Send {
 pub const PREFETCHERS: &[&Info] = &[
     &auto::INFO,
     &streams::INFO,
+    &rows::INFO,
     &sequential::INFO,
     &prepaging::INFO,
     &cluster::INFO,

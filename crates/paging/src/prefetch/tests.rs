@@ -175,6 +175,35 @@ fn strides_cost_a_tenth_of_the_misses_and_little_more_transfers() {
     }
 }
 
+/// Returns the accesses of a matrix product: for each panel of columns, all rows of two matrices of 16,000 bytes a row.
+fn panels() -> (u32, Vec<u32>) {
+    let (rows, row, panel) = (1_500, 16_000, 2_000);
+    let mut program = Vec::new();
+    for column in (0..row).step_by(panel) {
+        for number in 0..rows {
+            for matrix in 0..2 {
+                let start = (matrix * rows + number) * row + column;
+                program.extend(start as u32 / 4096..=(start + panel - 1) as u32 / 4096);
+            }
+        }
+    }
+    ((2 * rows * row) as u32 / 4096 + 1, program)
+}
+
+#[test]
+fn rows_that_are_no_whole_pages_cost_a_quarter_of_the_misses() {
+    let (units, program) = panels();
+    for prefetcher in ["rows", "auto"] {
+        for told in MODES {
+            let (misses, transfers) = measure(prefetcher, units, units as usize / 4, told, &program);
+            assert!(
+                misses <= 0.25 && transfers <= 1.05,
+                "{prefetcher}, told {told}: {misses:.3} of the misses, {transfers:.3} of the transfers"
+            );
+        }
+    }
+}
+
 #[test]
 fn streams_do_at_least_what_sequential_does() {
     let units = 20_000;
