@@ -51,6 +51,12 @@ pub(crate) trait View {
     /// Gives a frame's memory back to the kernel.
     fn empty_frame(&self, frame: FrameId);
 
+    /// Fills a frame with zeroes, whether it has memory or is empty.
+    ///
+    /// # Safety
+    /// The frame's bytes are not needed, and only the caller uses the frame.
+    unsafe fn zero_frame(&self, frame: FrameId);
+
     /// Returns the number of places for pages that are moved aside. A place has the size of a unit.
     fn aside_units(&self) -> usize;
 
@@ -294,6 +300,11 @@ impl View for LiveView {
 
     fn empty_frame(&self, frame: FrameId) {
         Base::empty_frame(self, frame);
+    }
+
+    unsafe fn zero_frame(&self, frame: FrameId) {
+        // SAFETY: the caller guarantees that only it uses the frame, whose bytes are not needed.
+        unsafe { Base::zero_frame(self, frame) };
     }
 
     fn aside_units(&self) -> usize {

@@ -94,6 +94,8 @@ pub enum Advice {
     WipeOnFork,
     /// Drop the pages of the range.
     DontNeed,
+    /// Drop the pages of the range, even if they are locked.
+    DontNeedLocked,
     /// Drop the pages of the range, and also those of the shared object that it maps.
     Remove,
     /// Make every page of the range present and writable.
@@ -326,7 +328,8 @@ pub unsafe fn protect(addr: usize, len: usize, prot: Prot) -> Result<(), Errno> 
 /// The kernel's error, such as `EINVAL` for advice that this kernel does not know.
 ///
 /// # Safety
-/// [`Advice::DontNeed`] and [`Advice::Remove`] destroy contents, so the caller must own the range.
+/// [`Advice::DontNeed`], [`Advice::DontNeedLocked`] and [`Advice::Remove`] destroy contents, so the caller must own the
+/// range.
 pub unsafe fn advise(addr: usize, len: usize, advice: Advice) -> Result<(), Errno> {
     refuse::draw(Call::Advise)?;
     let advice = match advice {
@@ -335,6 +338,7 @@ pub unsafe fn advise(addr: usize, len: usize, advice: Advice) -> Result<(), Errn
         Advice::DontFork => libc::MADV_DONTFORK,
         Advice::DoFork => libc::MADV_DOFORK,
         Advice::DontNeed => libc::MADV_DONTNEED,
+        Advice::DontNeedLocked => libc::MADV_DONTNEED_LOCKED,
         Advice::Remove => libc::MADV_REMOVE,
         Advice::PopulateWrite => libc::MADV_POPULATE_WRITE,
         Advice::WipeOnFork => libc::MADV_WIPEONFORK,

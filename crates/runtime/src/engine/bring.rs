@@ -160,9 +160,9 @@ impl<V: View, S: Store> Engine<V, S> {
             // SAFETY: the pager reserved `frame` for this fetch, so no other call uses the frame. It has room for `len`
             // bytes. The bytes at `from` do not change during the copy.
             (Some(frame), Some(from)) => unsafe { copy::copy(from, self.view.frame(frame), len) },
-            // SAFETY: the pager reserved `frame` for this fetch, so no other call uses the frame. It has room for `len`
-            // bytes.
-            (Some(frame), None) => unsafe { copy::zero(self.view.frame(frame), len) },
+            // SAFETY: the pager reserved `frame` for this fetch, so no other call uses the frame. Its bytes are not
+            // needed.
+            (Some(frame), None) => unsafe { self.view.zero_frame(frame) },
             (None, Some(from)) => {
                 // SAFETY: the page is in transit, and this call alone fills it. The bytes at `from` do not change
                 // during the copy.

@@ -4,7 +4,7 @@
 use hanare_paging::{FrameId, limits};
 use hanare_sys::copy::OwnMemory;
 use hanare_sys::map::{self, Advice, MapError, Mapping};
-use hanare_sys::{Errno, again};
+use hanare_sys::{Errno, again, copy};
 
 use super::{Program, ViewError};
 use crate::fatal::{self, EXIT_KERNEL};
@@ -192,9 +192,27 @@ impl Base {
         (pool + frame.index as usize * size) as *mut u8
     }
 
+    fn frame_bytes(&self, frame: FrameId) -> usize {
+        if frame.wide { self.sizes.block } else { self.sizes.unit }
+    }
+
     pub(super) fn empty_frame(&self, frame: FrameId) {
-        let size = if frame.wide { self.sizes.block } else { self.sizes.unit };
-        drop_pages(self.frame(frame) as usize, size);
+        drop_pages(self.frame(frame) as usize, self.frame_bytes(frame));
+    }
+
+    /// Fills a frame with zeroes. The kernel zeroes the memory that it gives to an empty frame. To write zeroes to such a
+    /// frame would do this a second time, so the frame is emptied first, and gets memory by a call.
+    ///
+    /// # Safety
+    /// The frame's bytes are not needed, and only the caller uses the frame.
+    pub(super) unsafe fn zero_frame(&self, frame: FrameId) {
+        let (start, len) = (self.frame(frame), self.frame_bytes(frame));
+        // SAFETY: the caller guarantees that the frame's bytes are not needed.
+        let advise = |advice| unsafe { map::advise(start as usize, len, advice) };
+        if advise(Advice::DontNeed).and_then(|()| advise(Advice::PopulateWrite)).is_err() {
+            // SAFETY: the frame has `len` bytes, and only the caller uses it.
+            unsafe { copy::zero(start, len) };
+        }
     }
 
     pub(super) fn aside(&self, place: usize) -> *const u8 {
@@ -251,8 +269,11 @@ pub(super) fn drop_refused(addr: usize, len: usize, first: Errno) {
             return;
         }
         patience.refused(errno);
+        // The kernel refuses to drop locked pages (EINVAL). The program locked them by an instruction of its own, since the
+        // library's `mlock` leaves far memory out.
+        let advice = if errno.0 == libc::EINVAL { Advice::DontNeedLocked } else { Advice::DontNeed };
         // SAFETY: the caller passes whole pages whose bytes are no longer needed.
-        match unsafe { map::advise(addr, len, Advice::DontNeed) } {
+        match unsafe { map::advise(addr, len, advice) } {
             Ok(()) => return,
             Err(again) => errno = again,
         }

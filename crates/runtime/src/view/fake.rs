@@ -296,6 +296,11 @@ impl View for FakeView {
         self.filled.borrow_mut()[self.frame_index(frame)] = false;
     }
 
+    unsafe fn zero_frame(&self, frame: FrameId) {
+        // SAFETY: the frame has `frame_len` bytes. The caller guarantees that only it uses the frame.
+        unsafe { self.frame(frame).write_bytes(0, self.frame_len(frame)) };
+    }
+
     fn aside_units(&self) -> usize {
         self.shape.aside_units
     }

@@ -140,6 +140,19 @@ fn pages_that_a_child_shares_are_moved_and_the_child_keeps_its_own() {
     assert_eq!(status, 0, "the child's bytes are as they were");
 }
 
+/// A program can lock far memory by an instruction of its own. It must not end for that.
+#[test]
+fn a_page_that_the_program_has_locked_leaves() {
+    let Some(view) = view(3) else { return };
+    // SAFETY: the page belongs to this test. A lock changes no contents.
+    if unsafe { libc::mlock((view.base() + OS_PAGE) as *const libc::c_void, OS_PAGE) } != 0 {
+        println!("skipped: this user may lock no memory");
+        return;
+    }
+    view.drop_together(&mut [0, 1].into_iter().map(|page| span(page, 1)));
+    assert_eq!(in_view(&view, 3), [false, false, true]);
+}
+
 /// Brings 512 pages into an empty view as one huge page. Every byte is `byte`. Returns false if the kernel has no huge
 /// page.
 fn bring_huge(view: &LiveView, byte: u8) -> bool {
@@ -219,6 +232,20 @@ fn a_block_is_one_huge_page_after_an_access_to_it_has_trapped() {
         // SAFETY: as above.
         assert!(unsafe { other.move_in(BLOCK, FRAME, true) });
         assert!(!has_huge_page(&other), "a huge page was split");
+    }
+}
+
+#[test]
+fn a_frame_is_zero_whether_it_was_empty_or_filled() {
+    let Some(view) = view_with(1, 2, true) else { return };
+    let frame = FrameId { wide: false, index: 1 };
+    for _ in 0..2 {
+        // SAFETY: the frame has `OS_PAGE` bytes and belongs to this test.
+        unsafe { view.zero_frame(frame) };
+        assert_eq!(resident(view.frame(frame) as usize, OS_PAGE), OS_PAGE as u64);
+        assert_filled(view.frame(frame), 0, "a frame");
+        // SAFETY: as above.
+        unsafe { view.frame(frame).write_bytes(7, OS_PAGE) };
     }
 }
 
