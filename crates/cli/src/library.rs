@@ -18,6 +18,11 @@ pub(crate) enum LibraryError {
         /// The places searched.
         places: String,
     },
+    /// The kernel does not tell where this command lies.
+    #[error(
+        "{NAME} is not found: the place of the command is unknown ({0}); mount /proc, or set HANARE_LIB to the library"
+    )]
+    Nowhere(std::io::Error),
     /// HANARE_LIB names a file that is not the library. With that file, the program would run without far memory.
     #[error("HANARE_LIB: {} is not {NAME}; set it to that library or its directory, or leave it unset", path.display())]
     Foreign {
@@ -36,9 +41,11 @@ pub(crate) enum LibraryError {
 /// Finds the library. `HANARE_LIB` names it or its directory. Without that variable, it lies beside the command, in
 /// `../lib` or in `../lib/hanare`.
 pub(crate) fn find() -> Result<PathBuf, LibraryError> {
-    let exe = std::env::current_exe().ok();
     let given = std::env::var_os("HANARE_LIB");
-    let path = search(given.as_deref(), exe.as_deref())?;
+    let path = match (std::env::current_exe(), &given) {
+        (Err(error), None) => return Err(LibraryError::Nowhere(error)),
+        (exe, _) => search(given.as_deref(), exe.ok().as_deref())?,
+    };
     if given.is_some() && !is_ours(&path) {
         return Err(LibraryError::Foreign { path });
     }

@@ -148,18 +148,19 @@ impl Grain {
         index
     }
 
+    /// Ends the observations of blocks since whose last fault many other blocks were accessed.
     fn expire(&mut self) {
-        for index in 0..WATCHED {
-            let watch = self.watched[index];
-            if watch.state == Observation::Free {
-                continue;
-            }
+        loop {
+            let active = (0..WATCHED).filter(|&index| self.watched[index].state != Observation::Free);
+            // Since the oldest fault, all other observed blocks were accessed. No other observation has more to count.
+            let (count, oldest) = (active.clone().count(), active.min_by_key(|&index| self.watched[index].last));
+            let Some(oldest) = oldest else { return };
             // A block that is fetched as a huge page was not in memory, so each such fault is on another block.
-            let later = |other: &&Watch| other.state != Observation::Free && other.last > watch.last;
-            let others = self.watched.iter().filter(later).count() as u64 + self.wide_faults - watch.last_wide;
-            if others > u64::from(self.patience) {
-                self.conclude(index);
+            let others = count as u64 - 1 + self.wide_faults - self.watched[oldest].last_wide;
+            if others <= u64::from(self.patience) {
+                return;
             }
+            self.conclude(oldest);
         }
     }
 

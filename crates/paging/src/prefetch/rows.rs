@@ -14,6 +14,9 @@ use crate::limits;
 const WALKS: usize = 32;
 /// Number of latest accesses that are remembered to find walks.
 const HISTORY: usize = 32;
+/// Accesses are counted by groups of this number of units, and groups by this number of buckets.
+const GROUP: i64 = 4;
+const BUCKETS: usize = 256;
 /// Number of latest accesses that are tried as the step before an access.
 const TRIED: usize = 8;
 /// Bounds of a stride, in units. With shorter strides, neighbouring steps could not be told apart.
@@ -85,6 +88,10 @@ impl Walk {
             return Some(0);
         }
         let (distance, stride) = (unit * ONE + ONE / 2 - self.position, self.pace.stride);
+        // Most accesses are far away, and need no division.
+        if distance.abs() > (self.asked + SLACK + 1) * stride.abs() {
+            return None;
+        }
         let steps = (distance + stride.signum() * stride.abs() / 2) / stride;
         let is_near = (distance - steps * stride).abs() <= ONE;
         (is_near && (1..=self.asked + SLACK).contains(&steps)).then_some(steps)
@@ -134,12 +141,29 @@ pub(super) struct Rows {
     walks: [Walk; WALKS],
     history: [u32; HISTORY],
     noted: usize,
+    /// For each bucket, the number of accesses of the history in it. Most lookups find empty buckets, and then need not
+    /// search the history.
+    buckets: [u8; BUCKETS],
     clock: u32,
 }
 
 impl Rows {
     pub(super) fn new() -> Self {
-        Self { walks: [Walk::default(); WALKS], history: [0; HISTORY], noted: 0, clock: 0 }
+        Self { walks: [Walk::default(); WALKS], history: [0; HISTORY], noted: 0, buckets: [0; BUCKETS], clock: 0 }
+    }
+
+    fn bucket(unit: i64) -> usize {
+        ((unit / GROUP) as u32).wrapping_mul(0x9e37_79b1) as usize >> 24
+    }
+
+    fn note(&mut self, unit: u32) {
+        let slot = self.noted % HISTORY;
+        if self.noted >= HISTORY {
+            self.buckets[Self::bucket(i64::from(self.history[slot]))] -= 1;
+        }
+        self.history[slot] = unit;
+        self.buckets[Self::bucket(i64::from(unit))] += 1;
+        self.noted += 1;
     }
 
     /// Returns the unit that was accessed `age` accesses ago.
@@ -149,6 +173,9 @@ impl Rows {
 
     /// Finds an access to this unit or a neighbour, before the access of this age. Returns its unit and its age.
     fn find(&self, unit: i64, age: usize) -> Option<(i64, usize)> {
+        if unit < 0 || self.buckets[Self::bucket(unit - 1)] == 0 && self.buckets[Self::bucket(unit + 1)] == 0 {
+            return None;
+        }
         let ages = age + 1..self.noted.min(HISTORY);
         ages.map(|age| (self.noted(age), age)).find(|&(noted, _)| (noted - unit).abs() <= 1)
     }
@@ -209,8 +236,7 @@ impl Prefetcher for Rows {
                 }
             }
         }
-        self.history[self.noted % HISTORY] = touch.unit;
-        self.noted += 1;
+        self.note(touch.unit);
     }
 }
 
