@@ -31,7 +31,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scoreboard import floor, listing, peers, running, table
+from scoreboard import floor, listing, memory, peers, running, table
 
 AMPLE = 130
 # Page tables, kernel stacks and the slack of counters, which the kernel counts for a cgroup.
@@ -44,6 +44,8 @@ PLAIN_LIMIT = 300.0
 KILLED_TRIES = 3
 START_RUNS = 5
 FLOOR_RUNS = 5
+# What is prepared for a run, in percent of the memory that its first run used.
+NEEDED_PERCENT = 150
 
 
 def read_options():
@@ -104,6 +106,7 @@ class Board:
 
     def __init__(self, options, places, swaps, columns, raw):
         self.options, self.places, self.swaps, self.columns, self.floor = options, places, swaps, columns, raw
+        self.bytes_needed = 0  # by a run of the present program, as far as it is known
 
     def measure(self, program):
         """Returns the record of a program."""
@@ -120,7 +123,9 @@ class Board:
 
     def fill_row(self, program, row):
         # The first run warms the caches, and its output is what the others are compared with.
+        self.bytes_needed = 0
         first = self.run(program, PLAIN_LIMIT)
+        self.bytes_needed = first.anon_bytes_peak * NEEDED_PERCENT // 100
         if first.timed_out or first.code:
             raise Trouble(f"it fails without Hanare: exit code {first.code}: {first.last_line()}")
         row["digest"], row["plain"] = first.digest, {"seconds": [], "anon_bytes_peak": first.anon_bytes_peak}
@@ -142,6 +147,7 @@ class Board:
         }
 
     def run(self, program, limit, before=(), enter=None, near=False):
+        memory.prepare(self.bytes_needed)
         return running.run(
             [*before, *program.command], work=program.work, env=listing.environment(program.work), limit=limit,
             client=program.client or None, enter=enter, but=self.options.hanare, near=near,
