@@ -45,7 +45,7 @@ KILLED_TRIES = 3
 START_RUNS = 5
 FLOOR_RUNS = 5
 # What is prepared for a run, in percent of the memory that its first run used.
-NEEDED_PERCENT = 150
+NEEDED_PERCENT = 300
 
 
 def read_options():
