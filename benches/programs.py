@@ -44,7 +44,7 @@ PLAIN_LIMIT = 300.0
 KILLED_TRIES = 3
 START_RUNS = 5
 FLOOR_RUNS = 5
-# What is prepared for a run, in percent of the memory that its first run used.
+# Memory that is prepared for a run, in percent of the memory that the program's first run used.
 NEEDED_PERCENT = 300
 
 

@@ -19,7 +19,7 @@ const GROUP: i64 = 4;
 const BUCKETS: usize = 256;
 /// Number of latest accesses that are tried as the step before an access.
 const TRIED: usize = 8;
-/// Bounds of a stride, in units. With shorter strides, neighbouring steps could not be told apart.
+/// Bounds of a new walk's stride, in units. With shorter strides, an access would be near to two steps.
 const STRIDE_MIN: i64 = 3;
 const STRIDE_MAX: i64 = 1 << 16;
 /// Number of steps beyond the requested pages that a walk may skip. The pages may already have been in memory.
@@ -34,6 +34,7 @@ const ONE: i64 = 1 << PLACES;
 /// At each step, a walk's edge moves by 1 / 2^`EDGE_SHIFT` of its distance to the end of the page. So a wrong edge is
 /// forgotten.
 const EDGE_SHIFT: u32 = 6;
+/// Distance by which a position moves up if a step needs an unexpected page.
 const NUDGE: i64 = ONE / 16;
 
 const _: () = assert!(WINDOW_MAX as usize <= limits::PROPOSALS_MAX);
@@ -46,7 +47,7 @@ pub(super) const INFO: Info = Info {
     build: |_, values| accuracy::filtered(Box::new(Rows::new()), values),
 };
 
-/// What a walk has learned about the steps of a matrix.
+/// The steps of a walk, as far as it has learned them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     /// The mean of the steps.
@@ -108,14 +109,19 @@ impl Walk {
             self.pace.stride = (self.last - self.start) * ONE / self.steps;
             self.pace.exact = self.steps;
         }
-        self.position = expected.clamp(unit * ONE, unit * ONE + ONE - 1);
+        if self.pace.stride.abs() <= (STRIDE_MIN - 1) * ONE {
+            // Other accesses have led the walk astray, such as a sequence of neighbours. It ends.
+            *self = Self::default();
+            return;
+        }
         self.pace.edge += (ONE - self.pace.edge) >> EDGE_SHIFT;
-        let part = expected & (ONE - 1);
+        let (part, mut position) = (expected & (ONE - 1), expected);
         if is_behind && part < self.pace.edge {
             // The step needs two pages, or the position is too low.
             self.pace.edge = part;
-            self.position += NUDGE;
+            position += NUDGE;
         }
+        self.position = position.clamp(unit * ONE, unit * ONE + ONE - 1);
         if steps > self.asked {
             self.window = (self.window * 2).min(WINDOW_MAX);
         }
@@ -242,6 +248,8 @@ impl Prefetcher for Rows {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::super::tests::propose;
     use super::*;
 
@@ -288,6 +296,25 @@ mod tests {
         let asked: Vec<_> = [100, 90, 81, 71, 52].map(|unit| propose(&mut rows, unit, 1, 63)).into();
         assert_eq!(asked[3].len(), 2);
         assert!(asked[3][0].0.abs_diff(61) <= 1 && asked[3][1].0.abs_diff(52) <= 1, "{:?}", asked[3]);
+    }
+
+    proptest! {
+        /// Walks are disturbed by accesses near to them.
+        #[test]
+        fn a_walk_stays_on_its_pages_and_within_the_bounds(
+            moves in proptest::collection::vec((0usize..3, -6i64..=6, any::<bool>()), 200..2_000),
+        ) {
+            let mut rows = Rows::new();
+            let mut at = [1_000_i64, 1_000_000, 2_000_000];
+            for (walk, step, usual) in moves {
+                at[walk] += if usual { [3, 4, -3][walk] } else { step };
+                propose(&mut rows, at[walk] as u32, 1, 63);
+                for walk in rows.walks.iter().filter(|walk| walk.steps > 0) {
+                    prop_assert_eq!(walk.position >> PLACES, walk.last);
+                    prop_assert!(walk.pace.stride.abs() > (STRIDE_MIN - 1) * ONE, "{:?}", walk);
+                }
+            }
+        }
     }
 
     #[test]
