@@ -1,8 +1,11 @@
-/* touch SIZE [--passes N] [--random] [--seed S]
+/* touch SIZE [--passes N] [--random] [--seed S] [--killed]
  *
  * Writes every word of an array, then reads and checks every word. It does so N times (1), in ascending order or with
- * the pages in random order. Every pass writes other values, so that a stale page is noticed. */
+ * the pages in random order. Every pass writes other values, so that a stale page is noticed. With --killed, the
+ * program then kills itself. */
 #include "check.h"
+
+#include <unistd.h>
 
 /* Visits each of 0 to count-1 once, in a scrambled order. It uses a full-period generator over the next power of
  * two. */
@@ -37,7 +40,7 @@ static size_t words_of_page(size_t total, uint64_t page, size_t *first) {
 int main(int argc, char **argv) {
     size_t size = 0, passes = 1;
     uint64_t seed = 1;
-    int random = 0;
+    int random = 0, killed = 0;
     for (int i = 1; i < argc; i++) {
         const char *value;
         if ((value = option(argv, &i, "--passes")))
@@ -46,11 +49,13 @@ int main(int argc, char **argv) {
             seed = strtoull(value, NULL, 10);
         else if (strcmp(argv[i], "--random") == 0)
             random = 1;
+        else if (strcmp(argv[i], "--killed") == 0)
+            killed = 1;
         else
             size = parse_size(argv[i]);
     }
     if (size < sizeof(uint64_t)) {
-        fprintf(stderr, "usage: touch SIZE [--passes N] [--random] [--seed S]\n");
+        fprintf(stderr, "usage: touch SIZE [--passes N] [--random] [--seed S] [--killed]\n");
         return 2;
     }
     size_t total = size / sizeof(uint64_t), pages = (total * sizeof(uint64_t) + PAGE - 1) / PAGE, first;
@@ -69,6 +74,8 @@ int main(int argc, char **argv) {
                         (void *)&words[first + i], (unsigned long long)found, (unsigned long long)want);
             }
     }
+    if (killed)
+        CALL(kill(getpid(), SIGKILL) == 0);
     free(words);
     printf("ok touch: %zu bytes, %zu passes, %s\n", size, passes, random ? "random" : "sequential");
     return 0;

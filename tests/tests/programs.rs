@@ -326,3 +326,13 @@ fn the_report_is_on_stderr_and_nothing_of_ours_on_stdout() {
         assert!(outcome.stderr.contains(part), "{part:?} is not in {outcome:?}");
     }
 }
+
+#[test]
+fn the_figures_of_a_killed_program_are_those_of_its_end() {
+    let place = Place::new();
+    let json = place.path("json");
+    let mut command = place.hanare(["run", "--local", "8M", "--stats-json"]);
+    let outcome = place.run(command.arg(&json).arg("--").arg(built().workload("touch")).args(["24M", "--killed"]));
+    assert_eq!(outcome.code, Some(128 + 9), "{outcome:?}");
+    figures(&json).assert_paged(15 << 20, "a program that is killed");
+}

@@ -7,6 +7,10 @@ use hanare_paging::{self as paging, Pager};
 use crate::counters::{Counters, add, raise};
 use crate::tree::Seat;
 
+/// After this many transferred bytes the counts are published. A program that ends itself by its own instruction, or is
+/// killed, thus leaves counters from which little is missing.
+const PUBLISHED_EACH: u64 = 1 << 20;
+
 /// Adds the pager's counts of this process to the shared counters. Several processes add to the same counters, so each
 /// process adds only what it has counted since its last addition.
 pub(crate) struct Accounts {
@@ -67,8 +71,11 @@ impl Accounts {
     }
 
     /// Publishes how many bytes of local memory are in use. If each process has its own budget, publishes that budget
-    /// too. Called after each step of the pager.
+    /// too. Publishes the counts after each [`PUBLISHED_EACH`] transferred bytes. Called after each step of the pager.
     pub(crate) fn stepped(&mut self, pager: &Pager) {
+        if (moved(pager.counters()) - moved(&self.published)) * self.unit_bytes >= PUBLISHED_EACH {
+            self.publish_counts(pager);
+        }
         let Some(seat) = self.seat else { return };
         let local = self.local_bytes(pager);
         if seat.whole().is_none() {
@@ -87,8 +94,22 @@ impl Accounts {
         u64::from(pager.budget_units()) * self.unit_bytes + self.overhead_bytes
     }
 
-    /// Publishes the pager's counts since the last call.
+    /// Publishes the pager's counts since the last call, the budget, and what the policies say of themselves.
     pub(crate) fn publish(&mut self, pager: &Pager) {
+        self.publish_counts(pager);
+        match (self.seat, self.seat.and_then(|seat| seat.whole())) {
+            (_, Some(whole)) => self.counters.budget_bytes.store(whole, Relaxed),
+            (None, None) => raise(&self.counters.budget_bytes, self.budget_bytes(pager)),
+            // Nothing is to be done here: `stepped` reports the budget of this process whenever it changes.
+            (Some(_), None) => {}
+        }
+        let mut words = Words { text: [0; 1023], len: 0 };
+        // Ignored: a text that does not fit into the buffer is left out.
+        let _ = pager.describe(&mut words);
+        self.counters.choices.set(std::str::from_utf8(&words.text[..words.len]).unwrap_or_default());
+    }
+
+    fn publish_counts(&mut self, pager: &Pager) {
         let (now, old, to) = (*pager.counters(), self.published, self.counters);
         let unit = self.unit_bytes;
         add(&to.faults_read, now.faults_read - old.faults_read);
@@ -114,18 +135,13 @@ impl Accounts {
         add(&to.pages_large, now.pages_wide - old.pages_wide);
         add(&to.promotions, now.widened - old.widened);
         add(&to.demotions, now.narrowed - old.narrowed);
-        match (self.seat, self.seat.and_then(|seat| seat.whole())) {
-            (_, Some(whole)) => to.budget_bytes.store(whole, Relaxed),
-            (None, None) => raise(&to.budget_bytes, self.budget_bytes(pager)),
-            // Nothing is to be done here: `stepped` reports the budget of this process whenever it changes.
-            (Some(_), None) => {}
-        }
-        let mut words = Words { text: [0; 1023], len: 0 };
-        // Ignored: a text that does not fit into the buffer is left out.
-        let _ = pager.describe(&mut words);
-        to.choices.set(std::str::from_utf8(&words.text[..words.len]).unwrap_or_default());
         self.published = now;
     }
+}
+
+/// Returns how many units were fetched and written back.
+fn moved(counts: &paging::Counters) -> u64 {
+    counts.fetched + counts.written_back
 }
 
 /// A text buffer that allocates nothing. A piece of text that does not fit is refused.
