@@ -1,12 +1,16 @@
-/* forked stacks|far|parted
+/* forked stacks|far|parted|lost
  *
  * Forks from odd places. `stacks`: on the smallest stack that a thread may have, and on a coroutine's stack of 8 KiB,
  * below which nothing may be written. `far`: on a coroutine's stack of 256 KiB, which may be far. `parted`: with
  * mappings that were shortened to 161 pages, after most of their pages were evicted. Parent and child write to them,
- * and neither sees the other's writes. */
+ * and neither sees the other's writes. `lost`: just after the run's private memory server was killed. The child cannot
+ * have its parent's pages. It runs without them, and ends with 120 when it reads one. */
 #include "check.h"
+#include <dirent.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <ucontext.h>
@@ -119,6 +123,51 @@ static void parted(void) {
     check_parts(3, "written by the parent");
 }
 
+/* Uses small memory and the stack. Then reads a page that only the parent has. */
+static int live_without(void) {
+    volatile char stack[LITTLE];
+    for (size_t at = 0; at < LITTLE; at++)
+        stack[at] = 1;
+    char *own = strdup("a child without its parent's memory runs\n");
+    CALL(own != NULL && write(STDOUT_FILENO, own, strlen(own)) == (ssize_t)strlen(own));
+    free(own);
+    return bytes[0] == stack[0] ? 4 : 5;
+}
+
+/* Returns the process of the private memory server, whose files are in this run's TMPDIR. */
+static pid_t find_server(void) {
+    char path[64], words[4096], socket[512];
+    snprintf(socket, sizeof socket, "%s/", getenv("TMPDIR"));
+    DIR *all = opendir("/proc");
+    CALL(all != NULL);
+    for (struct dirent *entry; (entry = readdir(all));) {
+        snprintf(path, sizeof path, "/proc/%.20s/cmdline", entry->d_name);
+        int file = open(path, O_RDONLY);
+        ssize_t length = file < 0 ? 0 : read(file, words, sizeof words - 1);
+        if (file >= 0)
+            close(file);
+        if (length > 0 && memmem(words, (size_t)length, "--private", sizeof "--private") &&
+            memmem(words, (size_t)length, socket, strlen(socket)))
+            return (pid_t)strtol(entry->d_name, NULL, 10);
+    }
+    REQUIRE(0, "there is no private memory server for %s", socket);
+}
+
+static void lost(void) {
+    /* The kernel places a new mapping into the highest gap. From now on this is the parent's far memory, in a child that
+     * has not inherited it. */
+    for (int n = 0; n < 4096 && (unsigned char *)map(128 << 10) > bytes; n++)
+        ;
+    evict();
+    CALL(kill(find_server(), SIGKILL) == 0);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(live_without());
+    int status;
+    CALL(child > 0 && waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status) && WEXITSTATUS(status) == 120, "the child ended with status %#x", (unsigned)status);
+}
+
 int main(int argc, char **argv) {
     bytes = map(EVICTING);
     const char *which = argc == 2 ? argv[1] : "";
@@ -128,8 +177,10 @@ int main(int argc, char **argv) {
         far();
     } else if (strcmp(which, "parted") == 0) {
         parted();
+    } else if (strcmp(which, "lost") == 0) {
+        lost();
     } else {
-        fputs("usage: forked stacks|far|parted\n", stderr);
+        fputs("usage: forked stacks|far|parted|lost\n", stderr);
         return 2;
     }
     printf("ok forked: %s\n", which);

@@ -83,6 +83,27 @@ fn forks_need_no_more_stack_than_natively_and_copy_the_last_part_of_a_page() {
     place.assert_nothing_left();
 }
 
+/// The memory server has ended just before the fork. The child's own mappings must not lie where its parent's far memory
+/// is, because the child closes this range. The parent may notice the end before its fork, so there are several tries.
+#[test]
+fn a_child_that_cannot_have_its_parents_memory_runs_without_it() {
+    let place = Place::new();
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        let mut lived = false;
+        for _ in 0..20 {
+            let mut command = place.hanare(["run", "--local", "16M", "--mode", mode, "--"]);
+            let outcome = place.run(command.arg(built().workload("forked")).arg("lost"));
+            assert!(!outcome.text().contains("wrong") && outcome.stderr.contains("hanare: "), "{mode}: {outcome:?}");
+            lived = outcome.text().starts_with("a child without its parent's memory runs\n")
+                && outcome.stderr.contains("cannot use its parent's far memory: ");
+            if lived {
+                break;
+            }
+        }
+        assert!(lived, "{mode}: each parent noticed the end of its server before its fork");
+    }
+}
+
 /// Blocks and mappings change at random, in parents and in children. Every word is checked.
 #[test]
 fn blocks_and_mappings_that_change_at_random_keep_their_words() {

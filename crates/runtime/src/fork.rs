@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::*};
 use std::time::Duration;
 
+use hanare_sys::Errno;
 use hanare_sys::descriptors;
 use hanare_sys::flags::{self, Flag};
 use hanare_sys::futex::LockCell;
@@ -194,11 +195,15 @@ pub fn in_child() {
         // use far memory.
         gate::reset_if_closed();
         if process::state().is_some() {
+            claim_far();
             on_roomy_stack(|| detach(TOO_NEW));
         }
         return;
     }
     let Some(Pending { plan, seat, mask }) = PENDING.lock().take() else { return };
+    if let Plan::Detached(_) = plan {
+        claim_far();
+    }
     on_roomy_stack(|| {
         tracing::forked();
         threads::forked(|| go_on(plan, seat));
@@ -219,7 +224,9 @@ fn go_on(plan: Plan, seat: Option<Seat>) {
             if let Some(dormant) = taken_apart(Some(links), seat) {
                 add(&dormant.launch.counters.forks, 1);
                 if let Err(error) = start_engine(dormant) {
-                    detach(&error.to_string());
+                    let reason = error.to_string();
+                    close_far(&reason);
+                    detach(&reason);
                 }
             }
         }
@@ -329,10 +336,12 @@ fn promise_half(state: &State, mut both: u64, shrink: impl Fn(u64) -> bool) -> R
     Err("too many processes share the budget".to_owned())
 }
 
-/// Lets the child inherit the mapped pages of far memory.
+/// Lets the child inherit the mapped pages of far memory. If the kernel refuses, the child inherits none of them.
 fn let_fork(engine: &Engine) -> Result<(), String> {
-    let answer = engine.view().let_fork(true);
-    answer.map_err(|errno| format!("the kernel does not let it inherit far memory: {errno}"))
+    engine.view().let_fork(true).map_err(|errno| {
+        engine.view().end_fork();
+        format!("the kernel does not let it inherit far memory: {errno}")
+    })
 }
 
 fn open_links(engine: &Engine) -> Result<Links, LinkError> {
@@ -469,22 +478,45 @@ fn start_engine(dormant: Dormant) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Makes far memory inaccessible in this child. An access to far memory then ends the child with a message, so the
-/// child never reads wrong bytes.
+/// Makes an access to far memory end this child with a message, so that the child never reads wrong bytes. The range of
+/// far memory must be inaccessible already.
 fn detach(reason: &str) {
     let _ = process::take().map(std::mem::forget);
     reason.clone_into(&mut REASON.lock());
     process::close();
-    for (addr, len) in places::ranges() {
-        // SAFETY: the range is a part of far memory. This child must not use far memory, so the call replaces nothing
-        // that the child may access.
-        if unsafe { map::replace_with_none(addr, len) }.is_err() {
-            on_touch_end(reason);
-        }
-    }
     if signal::install(libc::SIGSEGV, on_touch).is_err() {
         on_touch_end(reason);
     }
+}
+
+/// Makes far memory inaccessible, in a child that has inherited it.
+fn close_far(reason: &str) {
+    places::each_range(|addr, len| {
+        // SAFETY: the range is a part of far memory, which this child has inherited as a whole and must not use. So the
+        // call replaces nothing that the child may access.
+        if unsafe { map::replace_with_none(addr, len) }.is_err() {
+            on_touch_end(reason);
+        }
+    });
+}
+
+/// Makes far memory inaccessible, in a child that has not inherited it. In such a child nothing is mapped in its range,
+/// so the kernel would place the child's next mappings there. The caller has mapped nothing yet. Other handlers of the
+/// fork may have. Their mappings stay.
+fn claim_far() {
+    places::each_range(|addr, len| {
+        let (mut at, end, mut step) = (addr, addr + len, len);
+        while at < end {
+            step = step.min(end - at);
+            match map::claim(at, step) {
+                Ok(()) => (at, step) = (at + step, 2 * step),
+                // The mapping of a single page is another handler's.
+                Err(Errno(libc::EEXIST)) if step <= map::page_size() => at += step,
+                Err(Errno(libc::EEXIST)) => step = (step / 2).next_multiple_of(map::page_size()),
+                Err(errno) => on_touch_end(&format!("its range cannot be closed: {errno}")),
+            }
+        }
+    });
 }
 
 fn on_touch(info: FaultInfo) -> Verdict {

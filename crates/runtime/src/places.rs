@@ -106,13 +106,13 @@ pub(crate) fn empty_holes(addr: usize, len: usize) {
     });
 }
 
-/// Returns the address and length of each far range.
-pub(crate) fn ranges() -> Vec<(usize, usize)> {
+/// Calls `visit` with the address and length of each far range. Allocates nothing.
+pub(crate) fn each_range(mut visit: impl FnMut(usize, usize)) {
     let whole = Span { offset: 0, len: len() };
-    let Some(windows) = windows() else { return vec![(base(), whole.len)] };
-    let mut ranges = Vec::new();
-    windows.runs(whole, |addr, part| ranges.push((addr, part.len)));
-    ranges
+    match windows() {
+        Some(windows) => windows.runs(whole, |addr, part| visit(addr, part.len)),
+        None => visit(base(), whole.len),
+    }
 }
 
 /// Returns the number of bytes of static arrays that became far.
