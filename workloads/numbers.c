@@ -107,6 +107,10 @@ static void vectors(void) {
     EXPECT(BYTES, SYS_pwritev2, fd, out, 3, -1, 0, 0);
     CALL(lseek(fd, 0, SEEK_END) == 2 * BYTES + 24);
     EXPECT(-EBADF, SYS_preadv2, -1, in, 2, 0, 0, 0);
+    memset(target, 0, BYTES);
+    EXPECT(BYTES, SYS_getrandom, target, BYTES, 0, 0, 0, 0);
+    for (size_t i = 0; i < BYTES / 8; i++)
+        REQUIRE(target[i], "word %zu of getrandom is zero", i);
     CALL(close(fd) == 0);
 }
 

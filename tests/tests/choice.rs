@@ -45,6 +45,14 @@ fn a_program_that_switches_stacks_runs_in_thread_mode() {
     }
 }
 
+#[test]
+fn a_child_on_a_far_stack_runs_in_thread_mode() {
+    if auto_has_a_choice() {
+        let (got, outcome) = run(&[], "", &["cloned"]);
+        assert_eq!((got.as_str(), outcome.text().as_str()), ("thread", "ok cloned\n"));
+    }
+}
+
 /// The start is deferred in thread mode too, so the C library's heap is limited.
 #[test]
 fn small_blocks_become_far_in_a_program_that_switches_stacks() {

@@ -98,6 +98,7 @@ unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
             libc::SYS_pread64 => data::pread64(int(a), b as *mut _, c, d as i64) as c_long,
             libc::SYS_readv => data::readv(int(a), b as *const _, int(c)) as c_long,
             libc::SYS_preadv => data::preadv64(int(a), b as *const _, int(c), d as i64) as c_long,
+            libc::SYS_getrandom => data::getrandom(a as *mut _, b, c as u32) as c_long,
             libc::SYS_write => data::write(int(a), b as *mut _, c) as c_long,
             libc::SYS_pwrite64 => data::pwrite64(int(a), b as *mut _, c, d as i64) as c_long,
             libc::SYS_writev => data::writev(int(a), b as *const _, int(c)) as c_long,

@@ -1,7 +1,7 @@
 //! Finds programs that thread mode serves better than sigbus mode. Where the mode is `auto`, these run in thread mode:
 //!
-//! - programs that import functions which switch stacks. Their stacks may be far, and the kernel writes no signal frame to
-//!   an absent page;
+//! - programs that import functions which switch stacks, or begin a child on one (`clone`). These stacks may be far, and
+//!   the kernel writes no signal frame to an absent page;
 //! - programs that import functions for asynchronous I/O. The kernel makes their transfers later, when a page may be absent
 //!   again;
 //! - programs that import libseccomp. The filter that they set may forbid what a trap does;
@@ -18,7 +18,8 @@ use crate::go;
 use crate::statics::{headers_of, is_object};
 
 /// The functions whose import tells that sigbus mode does not suit.
-const FUNCTIONS: [&[u8]; 16] = [
+const FUNCTIONS: [&[u8]; 17] = [
+    b"clone",
     b"makecontext",
     b"make_fcontext",
     b"jump_fcontext",

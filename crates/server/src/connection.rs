@@ -62,7 +62,7 @@ pub(crate) fn serve(state: &ServerState, socket: &Socket, inbox: Inbox, guest: G
                 socket.finish(CLOSING_WAIT);
                 return Ok(());
             }
-            Err(LinkError::Closed) => return Ok(()),
+            Err(LinkError::Closed | LinkError::TimedOut) => return Ok(()),
             Err(e @ (LinkError::Garbage { .. } | LinkError::Version { .. })) => {
                 farewell(&mut channel, 0, ErrorCode::BadFrame, &e.to_string());
                 return Err(e);

@@ -153,6 +153,12 @@ pub enum LinkError {
     /// The peer closed the connection or died.
     #[error("the memory server closed the connection: it, or its machine, has ended")]
     Closed,
+    /// TCP gave the connection up, because the peer's host acknowledged nothing for too long. A peer that is stopped, or
+    /// whose network is cut, shows so.
+    #[error(
+        "the memory server's host has acknowledged nothing for too long; check that the server still runs and the network to it"
+    )]
+    TimedOut,
     /// The server has no memory and no spill space left.
     #[error("the memory server is full; give it more --memory or a --spill directory, or name a further server")]
     Full,
@@ -191,9 +197,24 @@ impl LinkError {
     pub(crate) fn io(what: &'static str, errno: rustix::io::Errno) -> LinkError {
         use rustix::io::Errno;
         match errno {
-            // A reset and an expired TCP_USER_TIMEOUT both mean that the peer is gone.
-            Errno::CONNRESET | Errno::PIPE | Errno::TIMEDOUT | Errno::NOTCONN | Errno::CONNABORTED => LinkError::Closed,
+            Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN | Errno::CONNABORTED => LinkError::Closed,
+            // An expired TCP_USER_TIMEOUT, or probes that nobody answered.
+            Errno::TIMEDOUT => LinkError::TimedOut,
             _ => LinkError::Io { what, source: errno.into() },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LinkError;
+    use rustix::io::Errno;
+
+    /// A stopped server has not closed anything.
+    #[test]
+    fn a_peer_that_acknowledges_nothing_is_not_called_closed() {
+        let words = LinkError::io("sending", Errno::TIMEDOUT).to_string();
+        assert!(words.contains("acknowledged nothing") && !words.contains("closed"), "{words}");
+        assert!(matches!(LinkError::io("sending", Errno::CONNRESET), LinkError::Closed));
     }
 }

@@ -537,7 +537,7 @@ pub(crate) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn getrandom(buffer: *mut c_void, len: size_t, flags: c_uint) -> ssize_t {
+pub(crate) unsafe extern "C-unwind" fn getrandom(buffer: *mut c_void, len: size_t, flags: c_uint) -> ssize_t {
     type Call = unsafe extern "C-unwind" fn(*mut c_void, size_t, c_uint) -> ssize_t;
     let Some(call) = real::getrandom.get() else { return refused(libc::ENOSYS) };
     // SAFETY: `call` is the C library's `getrandom`, which has the type `Call`.
