@@ -46,6 +46,9 @@ pub(crate) struct Grain {
     /// Number of other blocks after whose accesses an observation ends. Also the maximum number of huge fetches between
     /// two probes.
     patience: u32,
+    /// No observation ends before this number of further events of this kind: a fault on a huge page, or an observation
+    /// that takes a free place.
+    unexpired: u32,
     probe_gap: u32,
     probe_in: u32,
 }
@@ -79,6 +82,7 @@ impl Grain {
             faults: 0,
             wide_faults: 0,
             patience: PATIENCE_BLOCKS,
+            unexpired: 0,
             probe_gap: 4 * PROBE_GAP_MIN,
             probe_in: 4 * PROBE_GAP_MIN,
         }
@@ -87,6 +91,7 @@ impl Grain {
     /// Notes how many huge pages the budget could hold.
     pub(crate) fn set_capacity(&mut self, pages: u32) {
         self.patience = (pages / CAPACITY_PART).clamp(1, PATIENCE_BLOCKS);
+        self.unexpired = 0;
     }
 
     /// Decides whether to fetch a block as one huge page. The caller ensures that no page of the block is in memory.
@@ -115,6 +120,7 @@ impl Grain {
     pub(crate) fn wide_fault(&mut self) {
         self.faults += 1;
         self.wide_faults += 1;
+        self.unexpired = self.unexpired.saturating_sub(1);
         self.expire();
     }
 
@@ -143,6 +149,9 @@ impl Grain {
         let index = (0..WATCHED)
             .min_by_key(|&i| if self.watched[i].state == Observation::Free { 0 } else { self.watched[i].last + 1 })
             .unwrap_or(0);
+        if self.watched[index].state == Observation::Free {
+            self.unexpired = self.unexpired.saturating_sub(1);
+        }
         self.conclude(index);
         self.watched[index] = Watch { block, accessed: 0, last: self.faults, last_wide: self.wide_faults, state };
         index
@@ -150,17 +159,21 @@ impl Grain {
 
     /// Ends the observations of blocks since whose last fault many other blocks were accessed.
     fn expire(&mut self) {
-        loop {
+        while self.unexpired == 0 {
             let active = (0..WATCHED).filter(|&index| self.watched[index].state != Observation::Free);
             // Since the oldest fault, all other observed blocks were accessed. No other observation has more to count.
             let (count, oldest) = (active.clone().count(), active.min_by_key(|&index| self.watched[index].last));
-            let Some(oldest) = oldest else { return };
+            let Some(oldest) = oldest else {
+                self.unexpired = self.patience;
+                return;
+            };
             // A block that is fetched as a huge page was not in memory, so each such fault is on another block.
             let others = count as u64 - 1 + self.wide_faults - self.watched[oldest].last_wide;
-            if others <= u64::from(self.patience) {
-                return;
+            // Each of the events adds at most one to `others`. A later fault on the oldest block makes it smaller.
+            match u64::from(self.patience).checked_sub(others) {
+                Some(more) => self.unexpired = more as u32 + 1,
+                None => self.conclude(oldest),
             }
-            self.conclude(oldest);
         }
     }
 
@@ -259,6 +272,32 @@ mod tests {
             }
         }
         assert!(fetches < 3 * 64, "{fetches} huge pages were fetched for one unit each");
+    }
+
+    /// Looks for ended observations at every fault, in the second of two policies with the same faults.
+    #[test]
+    fn observations_end_at_the_same_fault_if_one_looks_at_each() {
+        let (mut one, mut other) = (Grain::new(256, 512), Grain::new(256, 512));
+        let mut seed = 1u32;
+        let mut draw = |below: u32| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 16) % below
+        };
+        for _ in 0..100_000 {
+            let size = 1 << draw(9);
+            let (block, event, units) = (draw(size), draw(1000), 1 + draw(64));
+            other.unexpired = 0;
+            for grain in [&mut one, &mut other] {
+                match event {
+                    0 => grain.set_capacity(units),
+                    1..300 if grain.decide(block) => grain.wide_fault(),
+                    300..400 => grain.wide_fault(),
+                    _ => grain.small_fault(block, units),
+                }
+            }
+            let seen = |grain: &Grain| (grain.districts.clone(), format!("{:?}", grain.watched), grain.probe_in);
+            assert_eq!(seen(&one), seen(&other));
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Auto: runs the prefetchers streams, rows, markov and cluster side by side. All four propose at every access, and all are
-//! measured. Only the proposals of the best prefetcher are fetched, and only while most of them are right.
+//! measured. Only the proposals of the best prefetcher are fetched, and only while most of them are right. While nothing can
+//! be predicted, `auto` rests during most accesses, because to ask four prefetchers takes a tenth of a fault's time.
 
 use core::fmt::Write;
 
@@ -14,6 +15,11 @@ use super::{Info, Prefetcher, Proposals, Touch};
 const FIRST_CHOICE: u32 = 64;
 /// Number of accesses between choices while a candidate is chosen.
 const NEXT_CHOICE: u32 = 128;
+/// The prefetchers rest if the best one predicts fewer than one in this number of accesses.
+const PREDICTS: u64 = 16;
+/// Number of accesses for which the prefetchers are asked before they rest, and of the accesses of a rest.
+const ASKED: u32 = 256;
+const REST: u32 = 768;
 const CANDIDATES: usize = 4;
 const MARKOV_DEPTH: u32 = 8;
 const CLUSTER_PAGES: u32 = 8;
@@ -29,6 +35,8 @@ pub(super) const INFO: Info = Info {
 /// A candidate: its name, its prefetcher, and the filter that measures it.
 struct Candidate {
     name: &'static str,
+    /// Whether it remembers each access, so that it must see the accesses of a rest, too.
+    remembers: bool,
     prefetcher: Box<dyn Prefetcher>,
     judge: Judge,
 }
@@ -40,6 +48,10 @@ pub(super) struct Auto {
     chosen: Option<usize>,
     changes: u32,
     touches: u32,
+    /// Number of successive accesses, up to the last choice, of which hardly any was predicted.
+    vain: u32,
+    /// Number of accesses until the prefetchers are asked again.
+    rest: u32,
     /// Number of accesses. It is halved at each choice, and so are the candidates' counts of right proposals.
     seen: u32,
     offered: Proposals,
@@ -47,7 +59,8 @@ pub(super) struct Auto {
 
 impl Auto {
     pub(super) fn new(units: u32) -> Self {
-        let candidate = |name, prefetcher| Candidate { name, prefetcher, judge: Judge::new() };
+        let candidate =
+            |name, prefetcher| Candidate { name, remembers: name == "markov", prefetcher, judge: Judge::new() };
         Self {
             candidates: [
                 candidate("streams", Box::new(Streams::new())),
@@ -58,6 +71,8 @@ impl Auto {
             chosen: None,
             changes: 0,
             touches: 0,
+            vain: 0,
+            rest: 0,
             seen: 0,
             offered: Proposals::default(),
         }
@@ -78,11 +93,13 @@ impl Auto {
         if self.touches < if self.chosen.is_some() { NEXT_CHOICE } else { FIRST_CHOICE } {
             return;
         }
-        self.touches = 0;
-        let rights = self.candidates.each_mut().map(|candidate| {
-            let rights = candidate.judge.take_rights();
-            if candidate.judge.is_open() { u64::from(rights) } else { 0 }
-        });
+        let touches = core::mem::take(&mut self.touches);
+        let mut rights = self.candidates.each_mut().map(|candidate| u64::from(candidate.judge.take_rights()));
+        let hardly = rights.iter().all(|&rights| rights * PREDICTS < u64::from(self.seen));
+        self.vain = if hardly { self.vain + touches } else { 0 };
+        for (rights, candidate) in rights.iter_mut().zip(&self.candidates) {
+            *rights = if candidate.judge.is_open() { *rights } else { 0 };
+        }
         let half = u64::from(self.seen) / 2;
         self.seen /= 2;
         let mut best = self.chosen.unwrap_or(0);
@@ -98,11 +115,22 @@ impl Auto {
         let chosen = self.candidates[best].judge.is_open().then_some(best);
         self.changes += u32::from(chosen != self.chosen);
         self.chosen = chosen;
+        if self.chosen.is_none() && self.vain >= ASKED {
+            (self.vain, self.rest) = (0, REST);
+        }
     }
 }
 
 impl Prefetcher for Auto {
     fn touched(&mut self, touch: Touch, away: &dyn Fn(u32) -> bool, proposals: &mut Proposals) {
+        if self.rest > 0 {
+            self.rest -= 1;
+            for Candidate { prefetcher, .. } in self.candidates.iter_mut().filter(|candidate| candidate.remembers) {
+                self.offered.clear();
+                prefetcher.touched(touch, away, &mut self.offered);
+            }
+            return;
+        }
         self.choose();
         for (index, Candidate { prefetcher, judge, .. }) in self.candidates.iter_mut().enumerate() {
             judge.watch(touch, self.chosen == Some(index), prefetcher.accounts());
@@ -120,5 +148,33 @@ impl Prefetcher for Auto {
             judge.describe(out)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn touch(auto: &mut Auto, unit: u32) -> bool {
+        let mut proposals = Proposals::default();
+        let touch = Touch { unit, span: 1, window_max: 16, staged: false, told: false };
+        auto.touched(touch, &|_| true, &mut proposals);
+        !proposals.as_slice().is_empty()
+    }
+
+    /// After many random accesses, most are not looked at. A sweep that follows is found at the end of the rest.
+    #[test]
+    fn random_accesses_make_it_rest_and_a_sweep_is_found_after_that() {
+        let units = 1 << 20;
+        let mut auto = Auto::new(units);
+        let (mut seed, mut looked) = (7u32, 0);
+        for _ in 0..20_000 {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            looked += u32::from(auto.rest == 0);
+            assert!(!touch(&mut auto, (seed >> 8) % units));
+        }
+        assert!((4_000..8_000).contains(&looked), "looked at {looked} of 20,000 accesses");
+        let found = (0..4_000).position(|unit| touch(&mut auto, unit));
+        assert!(found.is_some_and(|accesses| accesses < (REST + 2 * ASKED) as usize), "{found:?}");
     }
 }
