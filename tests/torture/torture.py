@@ -534,7 +534,7 @@ def allowed(case, disturbance, outcome):
         codes |= {NO_START} if "mode" in text or "userfaultfd" in text else set()
     if codes & {LOST, FULL, KERNEL, NO_START} and case.name in FORKING and outcome.hanare_lines():
         codes |= {1}  # the parent's code after such an end of a child
-    if what == "scarce servers" and "bad_alloc" in text:
+    if what in ("scarce servers", "little address space") and "bad_alloc" in text:
         codes |= {128 + signal.SIGABRT}
     if hoarded(text):
         codes |= {KERNEL}
