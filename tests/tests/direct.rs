@@ -35,9 +35,7 @@ fn assert_right(outcome: &Outcome, what: &str) {
 fn transfers_into_far_memory_leave_no_wrong_block() {
     for mode in ["thread", "sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
         for page_size in ["4K", "64K", "auto"] {
-            // In sigsegv mode, Hanare cannot detect that another process will write to a page. docs/modes.md warns of
-            // this.
-            for kind in KINDS.into_iter().filter(|kind| (mode, *kind) != ("sigsegv", "vmwrite")) {
+            for kind in KINDS {
                 let outcome = run(&["--mode", mode, "--page-size", page_size], "", kind);
                 assert_right(&outcome, &format!("{kind}, {mode} mode, {page_size} pages"));
             }
@@ -67,7 +65,7 @@ fn hidden_pages_are_none_that_transfers_hold() {
 #[test]
 fn without_move_what_would_hold_pages_is_refused_and_no_block_is_wrong() {
     for mode in ["thread", "sigbus"].into_iter().filter(|mode| mode_works(mode)) {
-        for kind in ["uring", "aio", "pread"] {
+        for kind in ["uring", "aio", "pread", "vmwrite"] {
             let outcome = run(&["--mode", mode, "--page-size", "4K"], "move", kind);
             assert_right(&outcome, &format!("{kind}, {mode} mode without MOVE"));
             let refused = kind != "pread" || mode == "thread";

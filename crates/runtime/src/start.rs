@@ -108,7 +108,7 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     let serves_calls = calls::suit_signals() && calls::call_traps().dispatch;
     let (features, mode, plan) = consider(settings, serves_calls)?;
     check(settings, mode, &features)?;
-    if let Some(refused) = refused_io(mode, &features) {
+    if let Some(refused) = refused_transfers(mode, &features) {
         filter::refuse(refused).map_err(StartError::Filter)?;
     }
     let counters = attach_counters(settings)?;
@@ -150,15 +150,15 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Returns the kinds of I/O that the program must not use. If the kernel cannot detect transfers, a page could be
-/// evicted during a transfer. In this case asynchronous I/O is refused. In thread mode direct I/O is refused too. In
-/// the other modes direct I/O goes through copies in near memory.
-fn refused_io(mode: Mode, features: &Features) -> Option<Refused> {
+/// Returns the calls that the program must not make. If the kernel cannot detect transfers, a page could be evicted
+/// during a transfer. In this case asynchronous I/O and `process_vm_writev` are refused. In thread mode direct I/O is
+/// refused too. In the other modes direct I/O goes through copies in near memory.
+fn refused_transfers(mode: Mode, features: &Features) -> Option<Refused> {
     match mode {
-        Mode::Sigsegv => Some(Refused::AsyncIo),
+        Mode::Sigsegv => Some(Refused::Transfers),
         _ if features.move_ => None,
-        Mode::Sigbus => Some(Refused::AsyncIo),
-        Mode::Thread | Mode::Auto => Some(Refused::AsyncAndDirectIo),
+        Mode::Sigbus => Some(Refused::Transfers),
+        Mode::Thread | Mode::Auto => Some(Refused::TransfersAndDirectIo),
     }
 }
 
@@ -211,7 +211,7 @@ pub fn start_later(environment: Environment) -> Result<(), StartError> {
     // This system call filter must be in force before the program opens a file. Direct I/O on a file that is already
     // open cannot be refused.
     if !Features::kernel_moves(&disabled) {
-        let refused = if deferred == Some(Mode::Thread) { Refused::AsyncAndDirectIo } else { Refused::AsyncIo };
+        let refused = if deferred == Some(Mode::Thread) { Refused::TransfersAndDirectIo } else { Refused::Transfers };
         filter::refuse(refused).map_err(StartError::Filter)?;
     }
     LATER.store(Box::leak(Box::new(environment)), Release);

@@ -48,11 +48,12 @@ struct Program {
 /// The system calls that the filter refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// Asynchronous I/O: `io_uring_setup` and `io_setup` fail with `ENOSYS`.
-    AsyncIo,
-    /// Asynchronous I/O as in `AsyncIo`, and direct I/O. Opening a file with `O_DIRECT`, or setting this flag later,
-    /// fails with `EINVAL`, as on file systems without direct I/O.
-    AsyncAndDirectIo,
+    /// Transfers: asynchronous I/O, and writes by `process_vm_writev`. `io_uring_setup`, `io_setup` and
+    /// `process_vm_writev` fail with `ENOSYS`, as on kernels without these calls.
+    Transfers,
+    /// Transfers as in `Transfers`, and direct I/O. Opening a file with `O_DIRECT`, or setting this flag later, fails
+    /// with `EINVAL`, as on file systems without direct I/O.
+    TransfersAndDirectIo,
 }
 
 /// A system call that the filter refuses if its arguments meet all conditions.
@@ -81,9 +82,10 @@ impl Condition {
 
 const DIRECT: u32 = libc::O_DIRECT as u32;
 
-const ASYNC_IO: [Rule; 2] = [
+const TRANSFERS: [Rule; 3] = [
     Rule { number: libc::SYS_io_uring_setup, errno: libc::ENOSYS, conditions: [None; 2] },
     Rule { number: libc::SYS_io_setup, errno: libc::ENOSYS, conditions: [None; 2] },
+    Rule { number: libc::SYS_process_vm_writev, errno: libc::ENOSYS, conditions: [None; 2] },
 ];
 
 const DIRECT_IO: [Rule; 3] = [
@@ -115,14 +117,14 @@ pub fn refuse(refused: Refused) -> Result<(), Errno> {
     if is_refused(refused) {
         return Ok(());
     }
-    let direct: &[Rule] = if refused == Refused::AsyncAndDirectIo { &DIRECT_IO } else { &[] };
-    let open: &[Rule] = if refused == Refused::AsyncAndDirectIo { &OPEN } else { &[] };
+    let direct: &[Rule] = if refused == Refused::TransfersAndDirectIo { &DIRECT_IO } else { &[] };
+    let open: &[Rule] = if refused == Refused::TransfersAndDirectIo { &OPEN } else { &[] };
     let mut program = vec![
         Instruction { code: LOAD_WORD, if_equal: 0, if_not: 0, value: ARCH_OFFSET },
         Instruction { code: JUMP_EQUAL, if_equal: 1, if_not: 0, value: THIS_ARCH },
         Instruction { code: RETURN, if_equal: 0, if_not: 0, value: RET_ALLOW },
     ];
-    ASYNC_IO.iter().chain(direct).chain(open).for_each(|rule| compile(rule, &mut program));
+    TRANSFERS.iter().chain(direct).chain(open).for_each(|rule| compile(rule, &mut program));
     program.push(Instruction { code: RETURN, if_equal: 0, if_not: 0, value: RET_ALLOW });
     match install(&program) {
         Err(Errno(libc::EACCES)) => {
@@ -138,7 +140,7 @@ pub fn refuse(refused: Refused) -> Result<(), Errno> {
 /// arguments. Without a filter, the call fails too, but with another errno.
 fn is_refused(refused: Refused) -> bool {
     let refuses = |number, args, errno| {
-        // SAFETY: all calls below have invalid arguments (no events, or a null pointer). So the kernel refuses each
+        // SAFETY: all calls below have invalid arguments (no events, no buffers, or a null pointer). So the kernel refuses each
         // call before it does anything.
         let answer = unsafe { raw::syscall(number, args) };
         answer == Err(Errno(errno))
@@ -146,7 +148,8 @@ fn is_refused(refused: Refused) -> bool {
     let direct = [libc::AT_FDCWD as usize, 0, libc::O_DIRECT as usize, 0, 0, 0];
     refuses(libc::SYS_io_setup, [0; 6], libc::ENOSYS)
         && refuses(libc::SYS_io_uring_setup, [0; 6], libc::ENOSYS)
-        && (refused == Refused::AsyncIo || refuses(libc::SYS_openat, direct, libc::EINVAL))
+        && refuses(libc::SYS_process_vm_writev, [0; 6], libc::ENOSYS)
+        && (refused == Refused::Transfers || refuses(libc::SYS_openat, direct, libc::EINVAL))
 }
 
 /// Adds the instructions of a rule to the program. If a test fails, it jumps behind the last of these instructions, to

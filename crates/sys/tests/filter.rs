@@ -40,13 +40,13 @@ fn opens(number: libc::c_long, flags: i32) -> Result<usize, i32> {
 }
 
 #[test]
-fn asynchronous_io_is_refused_and_nothing_else() {
+fn transfers_are_refused_and_nothing_else() {
     let answer = in_a_child(|| {
-        if refuse(Refused::AsyncIo).is_err() || refuse(Refused::AsyncIo).is_err() {
+        if refuse(Refused::Transfers).is_err() || refuse(Refused::Transfers).is_err() {
             return 1;
         }
-        if [libc::SYS_io_uring_setup, libc::SYS_io_setup].into_iter().any(|number| sets_up(number) != Err(libc::ENOSYS))
-        {
+        let refused = [libc::SYS_io_uring_setup, libc::SYS_io_setup, libc::SYS_process_vm_writev];
+        if refused.into_iter().any(|number| sets_up(number) != Err(libc::ENOSYS)) {
             return 2;
         }
         i32::from(opens(libc::SYS_openat, libc::O_RDONLY).is_err()) * 3
@@ -57,9 +57,9 @@ fn asynchronous_io_is_refused_and_nothing_else() {
 /// Checks that a second filter can be installed when the inherited one refuses too little. This happens when a program
 /// under Hanare starts Hanare again.
 #[test]
-fn direct_io_is_refused_under_a_filter_of_asynchronous_io() {
+fn direct_io_is_refused_under_a_filter_of_transfers() {
     let answer = in_a_child(|| {
-        if refuse(Refused::AsyncIo).is_err() || refuse(Refused::AsyncAndDirectIo).is_err() {
+        if refuse(Refused::Transfers).is_err() || refuse(Refused::TransfersAndDirectIo).is_err() {
             return 1;
         }
         if opens(libc::SYS_openat, libc::O_DIRECT) != Err(libc::EINVAL) {
@@ -67,13 +67,13 @@ fn direct_io_is_refused_under_a_filter_of_asynchronous_io() {
         }
         i32::from(sets_up(libc::SYS_io_setup) != Err(libc::ENOSYS)) * 3
     });
-    assert_eq!(answer, 0, "1: not installed, 2: direct I/O is not refused, 3: asynchronous I/O is not");
+    assert_eq!(answer, 0, "1: not installed, 2: direct I/O is not refused, 3: transfers are not");
 }
 
 #[test]
 fn direct_io_is_refused_where_that_is_asked_for() {
     let answer = in_a_child(|| {
-        if refuse(Refused::AsyncAndDirectIo).is_err() {
+        if refuse(Refused::TransfersAndDirectIo).is_err() {
             return 1;
         }
         if sets_up(libc::SYS_io_setup) != Err(libc::ENOSYS) || sets_up(libc::SYS_openat2) != Err(libc::ENOSYS) {

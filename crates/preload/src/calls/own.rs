@@ -1,7 +1,9 @@
 //! Accesses to the program's own memory through the kernel: `process_vm_readv` and `process_vm_writev` within this
 //! process, and `/proc/self/mem`.
 //!
-//! In signal modes (sigbus and sigsegv), near (ordinary) copies replace the far pieces on both sides of a transfer.
+//! In signal modes (sigbus and sigsegv), near (ordinary) copies replace the far pieces on both sides of a transfer. A
+//! write to this process becomes a read with exchanged sides. A read does not pin the pages that it fills, and a filter
+//! refuses `process_vm_writev` where the kernel cannot detect pinned pages.
 //! `/proc/self/mem` has no such support: a read fails with EIO at an absent page, or ends before the absent page. In
 //! sigsegv mode the file would show zeroes for absent pages, so it cannot be opened.
 
@@ -108,6 +110,10 @@ pub(crate) unsafe extern "C-unwind" fn process_vm_writev(
     flags: c_ulong,
 ) -> ssize_t {
     let (here, there) = ((local, local_count), (remote, remote_count));
+    if process as u32 == std::process::id() {
+        // SAFETY: both tables are of this process, and the caller keeps the contract of process_vm_writev(2).
+        return unsafe { transfer(&real::process_vm_readv, process, there, here, flags, false) };
+    }
     // SAFETY: the caller keeps the contract of process_vm_writev(2).
     unsafe { transfer(&real::process_vm_writev, process, here, there, flags, true) }
 }
