@@ -136,12 +136,12 @@ pub fn refuse(refused: Refused) -> Result<(), Errno> {
     }
 }
 
-/// Checks whether the kernel or an inherited filter already refuses these calls. Tries each call with invalid
-/// arguments. Without a filter, the call fails too, but with another errno.
+/// Checks whether the kernel or an inherited filter already refuses these calls. Tries each call with arguments for which
+/// it does nothing. Without a filter, it returns another answer.
 fn is_refused(refused: Refused) -> bool {
     let refuses = |number, args, errno| {
-        // SAFETY: all calls below have invalid arguments (no events, no buffers, or a null pointer). So the kernel refuses each
-        // call before it does anything.
+        // SAFETY: all calls below have no events, no buffers, or a null pointer as arguments. So the kernel reads and writes
+        // no memory of this process, and opens nothing.
         let answer = unsafe { raw::syscall(number, args) };
         answer == Err(Errno(errno))
     };

@@ -48,7 +48,7 @@ pub(super) struct Auto {
     chosen: Option<usize>,
     changes: u32,
     touches: u32,
-    /// Number of successive accesses, up to the last choice, of which hardly any was predicted.
+    /// Number of accesses up to the last choice since the prefetchers last predicted a fair part of them.
     vain: u32,
     /// Number of accesses until the prefetchers are asked again.
     rest: u32,
