@@ -17,9 +17,18 @@ use crate::calls::near::{Argument, Mask, filled, given};
 use crate::calls::real::{self, Real};
 use crate::calls::waiting::sigsuspend;
 
-unsafe extern "C" {
-    #[link_name = "__sigaction"]
-    fn libc_sigaction(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+/// Calls the C library's `sigaction`. It is looked up behind this library, because the program may define functions of this
+/// name itself (Erlang).
+///
+/// # Safety
+/// The caller keeps the contract of sigaction(2).
+unsafe fn libc_sigaction(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    type Call = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+    match real::sigaction.get() {
+        // SAFETY: `call` is the C library's `sigaction`, which has the type `Call`. The arguments are the caller's.
+        Some(call) => unsafe { transmute::<*mut c_void, Call>(call)(signum, new, old) },
+        None => status(Err(libc::ENOSYS)),
+    }
 }
 
 /// Signals that glibc uses itself, to cancel threads and to change their user. glibc never lets a program block them.
@@ -90,6 +99,21 @@ fn chain(signum: c_int, new: Option<libc::sigaction>) -> Result<libc::sigaction,
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigaction(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    // SAFETY: the caller keeps the contract of sigaction(2).
+    unsafe { act(signum, new, old) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __sigaction(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    // SAFETY: the caller keeps the contract of sigaction(2).
+    unsafe { act(signum, new, old) }
+}
+
+/// Does the work of `sigaction`. Only the two functions above have its names: the program may define the same names.
+///
+/// # Safety
+/// The caller keeps the contract of sigaction(2).
+unsafe fn act(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     // SAFETY: under the contract of sigaction(2), `new` is null or points to a valid action.
     let mut action = unsafe { new.as_ref() }.copied();
     if !is_trap(signum) {

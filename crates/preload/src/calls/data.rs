@@ -196,17 +196,21 @@ fn forward((offset, done): (off_t, usize)) -> off_t {
 
 one_buffer! { take, pieces_of_read:
     read()
+    __read()
     __read_chk() [room]
     pread(offset: off_t = forward)
     pread64(offset: off64_t = forward)
+    __pread64(offset: off64_t = forward)
     __pread_chk(offset: off_t = forward) [room]
     __pread64_chk(offset: off64_t = forward) [room]
 }
 
 one_buffer! { give, pieces_of_write:
     write()
+    __write()
     pwrite(offset: off_t = forward)
     pwrite64(offset: off64_t = forward)
+    __pwrite64(offset: off64_t = forward)
 }
 
 /// Interposes calls on several buffers: `call(fd, buffers, count, more...)`.

@@ -62,6 +62,7 @@ wrap! {
         path = text(path), to = filled(to)
     }
     statfs(path: *const c_char, to: *mut libc::statfs) -> c_int { path = text(path), to = filled(to) }
+    __statfs(path: *const c_char, to: *mut libc::statfs) -> c_int { path = text(path), to = filled(to) }
     statfs64(path: *const c_char, to: *mut libc::statfs64) -> c_int { path = text(path), to = filled(to) }
     fstatfs(fd: c_int, to: *mut libc::statfs) -> c_int { to = filled(to) }
     fstatfs64(fd: c_int, to: *mut libc::statfs64) -> c_int { to = filled(to) }

@@ -169,8 +169,8 @@ fn is_own_memory(place: &[u8]) -> bool {
     place.strip_prefix(own.as_bytes()).is_some_and(|rest| rest == b"mem" || rest.starts_with(b"task/"))
 }
 
-// The C prototypes of the first four calls are variadic, but a variadic mode is in the same register as a fixed one.
-// The other four calls are checked variants of the first four.
+// The C prototypes of the first six calls are variadic, but a variadic mode is in the same register as a fixed one.
+// The last four calls are checked variants.
 macro_rules! opening {
     ($($name:ident($([$dir:ident: $number:ty])? path $(, $mode:ident: $type:ty)?))*) => { $(
         #[unsafe(no_mangle)]
@@ -198,6 +198,8 @@ macro_rules! opening {
 opening! {
     open(path, mode: mode_t)
     open64(path, mode: mode_t)
+    __open(path, mode: mode_t)
+    __open64(path, mode: mode_t)
     openat([dir: c_int] path, mode: mode_t)
     openat64([dir: c_int] path, mode: mode_t)
     __open_2(path)

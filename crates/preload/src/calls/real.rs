@@ -59,29 +59,29 @@ macro_rules! reals {
 }
 
 reals! {
-    read __read_chk pread pread64 __pread_chk __pread64_chk readv preadv preadv64 preadv2 preadv64v2
-    write pwrite pwrite64 writev pwritev pwritev64 pwritev2 pwritev64v2
+    read __read __read_chk pread pread64 __pread64 __pread_chk __pread64_chk readv preadv preadv64 preadv2 preadv64v2
+    write __write pwrite pwrite64 __pwrite64 writev pwritev pwritev64 pwritev2 pwritev64v2
     recv __recv_chk recvfrom __recvfrom_chk recvmsg send sendto sendmsg getrandom getentropy
-    open open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2 process_vm_readv process_vm_writev creat creat64 opendir fopen fopen64
+    open open64 __open __open64 openat openat64 __open_2 __open64_2 __openat_2 __openat64_2 process_vm_readv process_vm_writev creat creat64 opendir fopen fopen64
     stat stat64 lstat lstat64 fstat fstat64 fstatat fstatat64 statx
     __xstat __xstat64 __lxstat __lxstat64 __fxstat __fxstat64 __fxstatat __fxstatat64
-    statfs statfs64 fstatfs fstatfs64 statvfs statvfs64
+    statfs __statfs statfs64 fstatfs fstatfs64 statvfs statvfs64
     access faccessat readlink __readlink_chk readlinkat __readlinkat_chk getcwd __getcwd_chk chdir
     unlink unlinkat remove rmdir mkdir mkdirat rename renameat renameat2 link linkat symlink symlinkat chmod fchmodat chown
     euidaccess eaccess eventfd_read
     truncate truncate64 utimensat mkstemp mkstemp64 mkdtemp
-    bind connect accept accept4 getsockname getpeername getsockopt setsockopt socketpair pipe pipe2
+    bind connect __connect accept accept4 getsockname getpeername getsockopt setsockopt socketpair pipe __pipe pipe2
     vmsplice splice sendfile sendfile64 copy_file_range sendmmsg recvmmsg
-    poll __poll_chk ppoll select pselect epoll_ctl epoll_wait epoll_pwait
-    nanosleep clock_nanosleep clock_gettime clock_getres
-    wait waitpid wait3 wait4 waitid sigwait sigwaitinfo sigtimedwait sigsuspend sigpending
+    poll __poll __poll_chk ppoll select __select pselect epoll_ctl epoll_wait epoll_pwait
+    nanosleep __nanosleep clock_nanosleep clock_gettime clock_getres
+    wait __wait waitpid __waitpid wait3 wait4 waitid sigwait sigwaitinfo sigtimedwait sigsuspend __sigsuspend sigpending
     uname sysinfo times getrusage
     getitimer setitimer timer_settime timerfd_settime sched_getaffinity sched_setaffinity
     ptrace execve execvpe fexecve posix_spawn posix_spawnp
     fread __fread_chk fread_unlocked __fread_unlocked_chk fwrite fwrite_unlocked fputs fputs_unlocked puts setvbuf setbuf
     close fork pthread_create pthread_mutexattr_setrobust
     setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups
-    signal bsd_signal ssignal sysv_signal __sysv_signal sigset pthread_attr_setsigmask_np setcontext swapcontext
+    sigaction signal bsd_signal ssignal sysv_signal __sysv_signal sigset pthread_attr_setsigmask_np setcontext swapcontext
     epoll_pwait2 timer_create timer_gettime timerfd_gettime signalfd
     system popen
     getresuid getresgid getgroups sched_getparam sched_setparam sched_setscheduler sched_rr_get_interval

@@ -19,6 +19,9 @@ unsafe fn filled_address<'a, T>(address: *mut T, len: *const socklen_t) -> Near<
 wrap! {
     bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int { address = given_bytes(address, len as usize) }
     connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int { address = given_bytes(address, len as usize) }
+    __connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+        address = given_bytes(address, len as usize)
+    }
     accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
         address = filled_address(address, len), len = filled(len)
     }
@@ -38,5 +41,6 @@ wrap! {
         fds = filled_bytes(fds, 2 * size_of::<c_int>())
     }
     pipe(fds: *mut c_int) -> c_int { fds = filled_bytes(fds, 2 * size_of::<c_int>()) }
+    __pipe(fds: *mut c_int) -> c_int { fds = filled_bytes(fds, 2 * size_of::<c_int>()) }
     pipe2(fds: *mut c_int, flags: c_int) -> c_int { fds = filled_bytes(fds, 2 * size_of::<c_int>()) }
 }

@@ -28,6 +28,7 @@ pub(crate) fn set_bytes(count: c_int) -> usize {
 
 wrap! {
     poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int { fds = polled(fds, count as usize) }
+    __poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int { fds = polled(fds, count as usize) }
     __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
         fds = polled(fds, (count as usize).min(room / size_of::<pollfd>()))
     }
@@ -35,6 +36,12 @@ wrap! {
         fds = polled(fds, count as usize), timeout = given(timeout), mask = Mask::new(mask)
     }
     select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
+        read = filled_bytes(read, set_bytes(count)),
+        write = filled_bytes(write, set_bytes(count)),
+        except = filled_bytes(except, set_bytes(count)),
+        timeout = counted_down(timeout)
+    }
+    __select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
         read = filled_bytes(read, set_bytes(count)),
         write = filled_bytes(write, set_bytes(count)),
         except = filled_bytes(except, set_bytes(count)),
@@ -77,6 +84,7 @@ wrap! {
         events = filled_elements(events, self::events(count)), timeout = given(timeout), mask = Mask::new(mask)
     }
     nanosleep(time: *const timespec, left: *mut timespec) -> c_int { time = given(time), left = counted_down(left) }
+    __nanosleep(time: *const timespec, left: *mut timespec) -> c_int { time = given(time), left = counted_down(left) }
     clock_nanosleep(clock: clockid_t, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int {
         time = given(time), left = counted_down(left)
     }
@@ -84,6 +92,8 @@ wrap! {
     clock_getres(clock: clockid_t, time: *mut timespec) -> c_int { time = filled(time) }
 
     wait(status: *mut c_int) -> pid_t { status = filled(status) }
+    __wait(status: *mut c_int) -> pid_t { status = filled(status) }
+    __waitpid(process: pid_t, status: *mut c_int, options: c_int) -> pid_t { status = filled(status) }
     waitpid(process: pid_t, status: *mut c_int, options: c_int) -> pid_t { status = filled(status) }
     wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t {
         status = filled(status), usage = filled(usage)
@@ -98,6 +108,7 @@ wrap! {
         set = given(set), info = filled(info), timeout = given(timeout)
     }
     sigsuspend(mask: *const sigset_t) -> c_int { mask = Mask::new(mask) }
+    __sigsuspend(mask: *const sigset_t) -> c_int { mask = Mask::new(mask) }
     sigpending(set: *mut sigset_t) -> c_int { set = filled(set) }
     getitimer(which: c_int, value: *mut itimerval) -> c_int { value = filled(value) }
     setitimer(which: c_int, value: *const itimerval, old: *mut itimerval) -> c_int {
