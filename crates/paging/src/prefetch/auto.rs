@@ -35,8 +35,6 @@ pub(super) const INFO: Info = Info {
 /// A candidate: its name, its prefetcher, and the filter that measures it.
 struct Candidate {
     name: &'static str,
-    /// Whether it remembers each access, so that it must see the accesses of a rest, too.
-    remembers: bool,
     prefetcher: Box<dyn Prefetcher>,
     judge: Judge,
 }
@@ -59,8 +57,7 @@ pub(super) struct Auto {
 
 impl Auto {
     pub(super) fn new(units: u32) -> Self {
-        let candidate =
-            |name, prefetcher| Candidate { name, remembers: name == "markov", prefetcher, judge: Judge::new() };
+        let candidate = |name, prefetcher| Candidate { name, prefetcher, judge: Judge::new() };
         Self {
             candidates: [
                 candidate("streams", Box::new(Streams::new())),
@@ -125,7 +122,8 @@ impl Prefetcher for Auto {
     fn touched(&mut self, touch: Touch, away: &dyn Fn(u32) -> bool, proposals: &mut Proposals) {
         if self.rest > 0 {
             self.rest -= 1;
-            for Candidate { prefetcher, .. } in self.candidates.iter_mut().filter(|candidate| candidate.remembers) {
+            let prefetchers = self.candidates.iter_mut().map(|candidate| &mut candidate.prefetcher);
+            for prefetcher in prefetchers.filter(|prefetcher| prefetcher.remembers()) {
                 self.offered.clear();
                 prefetcher.touched(touch, away, &mut self.offered);
             }

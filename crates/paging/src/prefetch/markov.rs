@@ -85,6 +85,10 @@ impl Markov {
 }
 
 impl Prefetcher for Markov {
+    fn remembers(&self) -> bool {
+        true
+    }
+
     fn touched(&mut self, touch: Touch, _away: &dyn Fn(u32) -> bool, proposals: &mut Proposals) {
         if touch.unit as usize >= self.next.len() {
             return;

@@ -101,6 +101,10 @@ pub trait Prefetcher: Send {
     fn accounts(&self) -> bool {
         false
     }
+    /// Whether the prefetcher must see every access, although no proposal is wanted.
+    fn remembers(&self) -> bool {
+        false
+    }
     /// Writes the prefetcher's own choices for a report. A prefetcher that makes no choices writes nothing.
     fn describe(&self, _out: &mut dyn core::fmt::Write) -> core::fmt::Result {
         Ok(())

@@ -72,7 +72,8 @@ unsafe fn transfer(
     let (here, there) = unsafe {
         (End::new(local, local_count, true), End::new(remote, remote_count, process as u32 == std::process::id()))
     };
-    let (here, there) = match (here.row(!writes), there.row(writes)) {
+    // A write goes to another process, so it changes no memory here.
+    let (here, there) = match (here.row(!writes), there.row(false)) {
         (Ok(here), Ok(there)) => (here, there),
         (Err(error), _) | (_, Err(error)) => return refused(error),
     };
@@ -80,8 +81,8 @@ unsafe fn transfer(
     // SAFETY: the caller keeps the contract of the call, and near memory replaces far memory.
     let answer =
         unsafe { call(process, near.as_ptr(), near.len() as c_ulong, far.as_ptr(), far.len() as c_ulong, flags) };
-    if answer > 0 {
-        if writes { &there } else { &here }.take_back(answer as usize);
+    if answer > 0 && !writes {
+        here.take_back(answer as usize);
     }
     answer
 }
