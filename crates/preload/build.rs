@@ -9,6 +9,9 @@ fn main() {
     // (`jemalloc.c`). jemalloc's own memory must stay near, so it must not call the `mmap` and `sbrk` that this library
     // exports to the program. jemalloc's fork handlers must do nothing before its heap is used.
     println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap=mmap,--wrap=sbrk,--wrap=pthread_atfork");
+    // This library's own calls reach its own functions, whatever functions the program defines. ISO C lets a program call
+    // its functions `send` or `poll`. Without this option, such a function would replace this library's for its own calls, too.
+    println!("cargo:rustc-link-arg-cdylib=-Wl,-Bsymbolic-functions");
     link_unwinder();
     let mut compiler = cc::Build::new();
     compiler.file("src/execl.c").flag("-fasynchronous-unwind-tables").warnings(true).compile("hanare_execl");

@@ -25,6 +25,7 @@ fn in_mode(mode: &str) {
         check("lookups", &[], &["--mode", mode, "--page-size", page_size]);
         check("numbers", &[], &["--mode", mode, "--page-size", page_size]);
         check("wrapped", &[], &["--mode", mode, "--page-size", page_size]);
+        check("named", &[], &["--mode", mode, "--page-size", page_size]);
     }
     if mode == "thread" {
         check("lookups", &[], &["--mode", mode, "--far", "all"]);
