@@ -99,7 +99,7 @@ const TURNS: usize = 8;
 
 pub(super) const INFO: Info = Info {
     name: "auto",
-    summary: "the best on a sample of the program's own pages: swap-in-history, lirs, s3-fifo or w-tinylfu",
+    summary: "2q:walk=1 with --page-size auto, else the best of swap-in-history, lirs, s3-fifo and w-tinylfu on sampled pages",
     source: "miniature simulation, ATC 2017, of sampled pages",
     params: &[],
     // With mixed page sizes there is no sample. Sampling single units would prevent huge pages, and there are too few
