@@ -14,9 +14,10 @@
     }
 
 OWN(accept) OWN(access) OWN(bind) OWN(chdir) OWN(close) OWN(connect) OWN(dup) OWN(fcntl) OWN(flock) OWN(fork)
-OWN(ioctl) OWN(kill) OWN(link) OWN(listen) OWN(madvise) OWN(mprotect) OWN(munmap) OWN(nanosleep) OWN(open) OWN(pipe)
-OWN(poll) OWN(prctl) OWN(read) OWN(recv) OWN(recvmsg) OWN(send) OWN(sendmsg) OWN(sigaction) OWN(socket) OWN(stat)
-OWN(usleep) OWN(wait) OWN(write)
+OWN(getauxval) OWN(getpid) OWN(gettid) OWN(ioctl) OWN(kill) OWN(link) OWN(listen) OWN(lseek64) OWN(madvise)
+OWN(mprotect) OWN(munmap) OWN(nanosleep) OWN(open) OWN(pipe) OWN(poll) OWN(prctl) OWN(read) OWN(recv) OWN(recvmsg)
+OWN(sched_yield) OWN(send) OWN(sendmsg) OWN(sigaction) OWN(socket) OWN(stat) OWN(sysconf) OWN(usleep) OWN(wait)
+OWN(write)
 
 #define WORDS ((size_t)8 << 20)
 

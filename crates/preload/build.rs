@@ -2,7 +2,7 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    for file in ["src/unwinder.c", "src/execl.c"] {
+    for file in ["src/unwinder.c", "src/execl.c", "src/names.c"] {
         println!("cargo:rerun-if-changed={file}");
     }
     // The linker redirects jemalloc's calls of `mmap`, `sbrk` and `pthread_atfork` to functions in the runtime crate
@@ -12,9 +12,17 @@ fn main() {
     // This library's own calls reach its own functions, whatever functions the program defines. ISO C lets a program call
     // its functions `send` or `poll`. Without this option, such a function would replace this library's for its own calls, too.
     println!("cargo:rustc-link-arg-cdylib=-Wl,-Bsymbolic-functions");
+    for name in ["getpid", "sysconf", "getauxval", "sched_yield", "lseek64", "socket", "kill", "flock"] {
+        println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap={name}");
+    }
     link_unwinder();
     let mut compiler = cc::Build::new();
-    compiler.file("src/execl.c").flag("-fasynchronous-unwind-tables").warnings(true).compile("hanare_execl");
+    compiler
+        .file("src/execl.c")
+        .file("src/names.c")
+        .flag("-fasynchronous-unwind-tables")
+        .warnings(true)
+        .compile("hanare_execl");
 }
 
 /// Links a substitute for the unwinder, so that the dynamic linker does not load libgcc_s for this library. The
