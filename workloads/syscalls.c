@@ -138,6 +138,24 @@ static void small_answers(void) {
     free(words);
 }
 
+/* Reads of devices must be as long as asked for. */
+static void devices(void) {
+    const char *names[] = {"/dev/zero", "/dev/urandom"};
+    for (int nth = 0; nth < 2; nth++) {
+        int fd = open(names[nth], O_RDONLY);
+        uint64_t *target = array(), sum = 0;
+        CALL(fd >= 0);
+        fill_words(target, size / 8, 7, 0);
+        ssize_t came = read(fd, target, size);
+        REQUIRE(came == (ssize_t)size, "%s: %zd of %zu bytes", names[nth], came, size);
+        for (size_t at = 0; at < size / 8; at++)
+            sum |= target[at];
+        REQUIRE((sum == 0) == (nth == 0), "%s: wrong bytes", names[nth]);
+        close(fd);
+        free(target);
+    }
+}
+
 static void *wake_later(void *argument) {
     uint32_t *flag = argument;
     nanosleep(&(struct timespec){0, 20000000}, NULL);
@@ -175,6 +193,7 @@ int main(int argc, char **argv) {
     pipes_and_sockets(source);
     files(source);
     small_answers();
+    devices();
     futexes();
     check_words(source, size / 8, 1, 0, "the source afterwards");
     free(source);

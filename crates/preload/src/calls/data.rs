@@ -24,9 +24,11 @@ fn keeps_borders(fd: c_int) -> bool {
     answer == 0 && kind != libc::SOCK_STREAM
 }
 
-/// Checks whether a read returns all bytes that it asks for. This is true for a file, and false for a pipe or a
-/// terminal.
+/// Checks whether a read returns all bytes that it asks for. This is true for a file and for a device of memory
+/// (`/dev/zero`, `/dev/urandom`), and false for a pipe or a terminal.
 fn is_storage(fd: c_int) -> bool {
+    /// Major number of the devices of memory.
+    const MEMORY: libc::c_uint = 1;
     let before = crate::answer::errno();
     // SAFETY: zeroes are a valid `stat`, and `fstat` writes to this local variable.
     let (status, answer) = unsafe {
@@ -35,7 +37,12 @@ fn is_storage(fd: c_int) -> bool {
         (status, answer)
     };
     set_errno(before);
-    answer == 0 && matches!(status.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK)
+    answer == 0
+        && match status.st_mode & libc::S_IFMT {
+            libc::S_IFREG | libc::S_IFBLK => true,
+            libc::S_IFCHR => libc::major(status.st_rdev) == MEMORY,
+            _ => false,
+        }
 }
 
 fn refused(error: c_int) -> ssize_t {
