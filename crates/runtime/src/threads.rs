@@ -18,6 +18,8 @@ use crate::view::Still;
 const START_MAX: Duration = Duration::from_secs(10);
 /// Stack size, in bytes, of each of Hanare's own threads.
 const STACK_BYTES: usize = 256 << 10;
+/// Largest stack that is tried.
+const STACK_BYTES_MAX: usize = 256 << 20;
 /// Bytes of address space that the C library reserves for the allocations of a thread, in addition to its stack.
 const ARENA_BYTES: usize = 64 << 20;
 
@@ -204,8 +206,23 @@ pub(crate) fn own_thread<F: FnOnce() + Send + 'static>(name: &'static CStr, life
     Ok(())
 }
 
-/// Starts a detached thread with a small stack. On failure returns the C library's errno.
+/// Starts a detached thread with a small stack. On failure returns the C library's errno. The C library refuses a stack
+/// without room for the program's thread-locals (EINVAL). Then a larger stack is tried.
 fn spawn(first: extern "C" fn(*mut c_void) -> *mut c_void, birth: *mut c_void) -> Result<(), i32> {
+    let mut bytes = STACK_BYTES;
+    loop {
+        match spawn_with(bytes, first, birth) {
+            Err(libc::EINVAL) if bytes < STACK_BYTES_MAX => bytes *= 4,
+            ended => return ended,
+        }
+    }
+}
+
+fn spawn_with(
+    stack_bytes: usize,
+    first: extern "C" fn(*mut c_void) -> *mut c_void,
+    birth: *mut c_void,
+) -> Result<(), i32> {
     let told = |number: i32| if number == 0 { Ok(()) } else { Err(number) };
     let mut attributes = std::mem::MaybeUninit::uninit();
     let mut thread = 0;
@@ -213,7 +230,7 @@ fn spawn(first: extern "C" fn(*mut c_void) -> *mut c_void, birth: *mut c_void) -
     // thread is detached, so its id in `thread` is not used again.
     unsafe {
         told(libc::pthread_attr_init(attributes.as_mut_ptr()))?;
-        let made = told(libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK_BYTES))
+        let made = told(libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack_bytes))
             .and_then(|()| {
                 told(libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED))
             })
