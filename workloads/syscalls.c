@@ -138,7 +138,7 @@ static void small_answers(void) {
     free(words);
 }
 
-/* Reads of devices must be as long as asked for. */
+/* A read of a device of memory must fill the whole array. */
 static void devices(void) {
     const char *names[] = {"/dev/zero", "/dev/urandom"};
     for (int nth = 0; nth < 2; nth++) {

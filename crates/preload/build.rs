@@ -9,8 +9,9 @@ fn main() {
     // (`jemalloc.c`). jemalloc's own memory must stay near, so it must not call the `mmap` and `sbrk` that this library
     // exports to the program. jemalloc's fork handlers must do nothing before its heap is used.
     println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap=mmap,--wrap=sbrk,--wrap=pthread_atfork");
-    // This library's own calls reach its own functions, whatever functions the program defines. ISO C lets a program call
-    // its functions `send` or `poll`. Without this option, such a function would replace this library's for its own calls, too.
+    // This library's own calls reach its own functions, whatever functions the program defines. ISO C lets a program
+    // define functions with the names `send` or `poll`. Without this option, the library's own calls would reach those.
+    // The functions that the library only uses are wrapped for the same reason (`names.c`).
     println!("cargo:rustc-link-arg-cdylib=-Wl,-Bsymbolic-functions");
     for name in ["getpid", "sysconf", "getauxval", "sched_yield", "lseek64", "socket", "kill", "flock"] {
         println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap={name}");

@@ -35,26 +35,33 @@ OWN off64_t __wrap_lseek64(int fd, off64_t offset, int whence) {
     return __lseek(fd, offset, whence);
 }
 
-/* Calls the function `name` that follows this library in the order of lookups. */
-#define NEXT(name, type, arguments)                                                                                    \
-    type *next = (type *)dlsym(RTLD_NEXT, #name);                                                                      \
-    if (!next) {                                                                                                       \
-        errno = ENOSYS;                                                                                                \
-        return -1;                                                                                                     \
-    }                                                                                                                  \
-    return next arguments
+/* The functions that follow this library in the order of lookups. They are looked up once, before the program's `main`:
+ * in a forked child, a lookup could wait for a lock that no thread will release. */
+static int (*next_socket)(int, int, int), (*next_kill)(int, int), (*next_flock)(int, int);
 
-typedef int three(int, int, int);
-typedef int two(int, int);
+__attribute__((constructor)) static void look_up(void) {
+    next_socket = (int (*)(int, int, int))dlsym(RTLD_NEXT, "socket");
+    next_kill = (int (*)(int, int))dlsym(RTLD_NEXT, "kill");
+    next_flock = (int (*)(int, int))dlsym(RTLD_NEXT, "flock");
+}
+
+/* Calls a function above. Looks the functions up first if another constructor calls before `look_up` has run. */
+#define CALL_NEXT(next, arguments)                                                                                     \
+    if (!next)                                                                                                         \
+        look_up();                                                                                                     \
+    if (next)                                                                                                          \
+        return next arguments;                                                                                         \
+    errno = ENOSYS;                                                                                                    \
+    return -1
 
 OWN int __wrap_socket(int domain, int type, int protocol) {
-    NEXT(socket, three, (domain, type, protocol));
+    CALL_NEXT(next_socket, (domain, type, protocol));
 }
 
 OWN int __wrap_kill(pid_t process, int signal) {
-    NEXT(kill, two, (process, signal));
+    CALL_NEXT(next_kill, (process, signal));
 }
 
 OWN int __wrap_flock(int fd, int operation) {
-    NEXT(flock, two, (fd, operation));
+    CALL_NEXT(next_flock, (fd, operation));
 }

@@ -170,7 +170,7 @@ impl Policy for TwoQ {
     fn victim(&mut self, accept: &dyn Fn(PageId) -> bool) -> Option<PageId> {
         self.capacity.asked();
         let over = self.units[IN] > self.capacity.percent(self.in_percent);
-        let next = self.passed_neighbour().filter(|&page| accept(page));
+        let next = self.walk.is_some().then(|| self.passed_neighbour()).flatten().filter(|&page| accept(page));
         let Some(walk) = &mut self.walk else {
             return self.lists.first_of(if over { &[IN, MAIN] } else { &[MAIN, IN] }, accept);
         };
