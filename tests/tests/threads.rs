@@ -43,6 +43,19 @@ fn threads_are_cancelled_in_wrapped_calls() {
     same_everywhere("cancelled", &[], 12 << 20);
 }
 
+/// A thread that may be cancelled at any instruction must end as natively, also while an access of it to far memory is
+/// resolved.
+#[test]
+fn threads_are_cancelled_at_any_instruction() {
+    same_everywhere("asynchronous", &[], 12 << 20);
+}
+
+/// The handlers of faults that are not Hanare's may throw exceptions.
+#[test]
+fn handlers_of_faults_throw_exceptions() {
+    same_everywhere("thrown", &[], 12 << 20);
+}
+
 /// A process must end when the last thread of the program ends, although Hanare's own threads still run.
 #[test]
 fn processes_end_with_the_last_thread_of_the_program() {

@@ -287,19 +287,22 @@ pub fn chained(signal: i32) -> Result<libc::sigaction, SignalError> {
 /// The signal handler that the kernel calls. It runs with every signal blocked, even the C library's own, because it
 /// may run on a small stack. So no other signal adds a second frame to this stack. The wait of the blocked signals is
 /// limited, because the resolution of a fault always ends.
-extern "C" fn entry(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+///
+/// The C library may end a cancelled thread here, in [`mask::allow_cancellation`]. It then unwinds this frame, so no
+/// value that needs to be dropped may be alive.
+extern "C-unwind" fn entry(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // The interrupted code must find `errno` unchanged.
     // SAFETY: `__errno_location` only returns the address of this thread's `errno`.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: `errno` points to this thread's `errno`, which is always readable.
     let saved = unsafe { *errno };
-    let uncancelled = Uncancelled::begin();
+    let cancellation = mask::forbid_cancellation();
     let verdict = decide(signal, info, context);
     #[cfg(target_arch = "x86_64")]
     crate::calls::resume();
     // SAFETY: `errno` points to this thread's `errno`, which is always writable.
     unsafe { *errno = saved };
-    drop(uncancelled);
+    mask::allow_cancellation(cancellation, interrupted_mask(context) & !traps());
     if verdict == Verdict::NotOurs {
         chain(signal, info, context);
     }
@@ -370,21 +373,25 @@ fn traps() -> u64 {
     traps.fold(0, |mask, (_, signal)| mask | 1 << (signal - 1))
 }
 
+/// Returns the signal mask of the code that the signal interrupted.
+fn interrupted_mask(context: *mut c_void) -> u64 {
+    // SAFETY: `context` comes from the kernel, which passes a valid ucontext to an SA_SIGINFO handler.
+    unsafe { first_word(&(*context.cast::<libc::ucontext_t>()).uc_sigmask) }
+}
+
 /// Calls the program's handler under the signal mask that the kernel would set for this handler. The signal of the trap
-/// stays open even so, because the handler may access far memory. The handler may leave by `siglongjmp`.
+/// stays open even so, because the handler may access far memory. The handler may leave by `siglongjmp` or an exception.
 fn call_chained(action: Action, handler: usize, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let itself = if action.has(libc::SA_NODEFER) { 0 } else { 1 << (signal - 1) };
-    // SAFETY: `context` comes from the kernel, which passes a valid ucontext to an SA_SIGINFO handler.
-    let interrupted = unsafe { first_word(&(*context.cast::<libc::ucontext_t>()).uc_sigmask) };
-    set_mask((interrupted | action.mask | itself) & !traps());
+    set_mask((interrupted_mask(context) | action.mask | itself) & !traps());
     if action.has(libc::SA_SIGINFO) {
-        type Full = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+        type Full = extern "C-unwind" fn(c_int, *mut libc::siginfo_t, *mut c_void);
         // SAFETY: the program set `handler` with SA_SIGINFO, so it has the signature `Full`.
         let handler = unsafe { std::mem::transmute::<usize, Full>(handler) };
         handler(signal, info, context);
     } else {
         // SAFETY: the program set `handler` without SA_SIGINFO, so it has the signature of a plain handler.
-        let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(handler) };
+        let handler = unsafe { std::mem::transmute::<usize, extern "C-unwind" fn(c_int)>(handler) };
         handler(signal);
     }
 }

@@ -45,8 +45,11 @@ pub(super) fn set_mask(mask: u64) -> u64 {
 /// The handler of signal 32 may end the thread. [`Uncancelled`] delays that.
 const LIBRARY_SIGNALS: u64 = 1 << 31 | 1 << 32;
 
-unsafe extern "C" {
+// The functions may end the calling thread: if it was cancelled before, and if it may be cancelled at any instruction
+// from now on. The C library then unwinds the stack.
+unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+    fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
 }
 
 /// A guard that prevents the cancellation of the calling thread until it is dropped. A cancelled thread ends inside a
@@ -74,6 +77,38 @@ impl Drop for Uncancelled {
 
 /// The C library's PTHREAD_CANCEL_DISABLE.
 const CANCEL_DISABLE: c_int = 1;
+/// The C library's PTHREAD_CANCEL_DEFERRED.
+const CANCEL_DEFERRED: c_int = 0;
+
+/// Prevents the cancellation of the calling thread. Returns the state for [`allow_cancellation`].
+pub(super) fn forbid_cancellation() -> c_int {
+    set_cancel_state(CANCEL_DISABLE)
+}
+
+/// Allows in a signal's handler what [`forbid_cancellation`] has prevented. `interrupted` is the signal mask of the
+/// interrupted code. If this code may be cancelled at any instruction, and was cancelled meanwhile, the C library unwinds
+/// the thread here. Its cleanups then run under that mask.
+pub(super) fn allow_cancellation(before: c_int, interrupted: u64) {
+    if before == CANCEL_DISABLE {
+        return;
+    }
+    let kind = set_cancel_type(CANCEL_DEFERRED);
+    if kind == CANCEL_DEFERRED {
+        set_cancel_state(before);
+        return;
+    }
+    set_mask(interrupted);
+    set_cancel_state(before);
+    set_cancel_type(kind);
+}
+
+fn set_cancel_type(kind: c_int) -> c_int {
+    let mut old = 0;
+    // SAFETY: the call writes to `old`. `kind` is the constant or a type that the C library returned, so the call cannot
+    // fail.
+    unsafe { pthread_setcanceltype(kind, &raw mut old) };
+    old
+}
 
 fn set_cancel_state(state: c_int) -> c_int {
     let mut old = 0;
