@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use hanare::far;
 
 use crate::answer::{keeping_errno, set_errno, status};
+use crate::heap::stays_near;
 use crate::range::PAGE;
 
 /// Address space reserved for the break, in bytes. The size is halved down to `ROOM_MIN` until the reservation
@@ -40,9 +41,9 @@ pub(crate) fn resolve() {
 
 /// Checks whether `brk` and `sbrk` move the break in far memory for the calling thread. For Hanare's own threads they
 /// move the kernel's break. The first call reserves address space for the break. As in the C library, two threads must
-/// not change the break at the same time.
-fn is_far() -> bool {
-    if far::is_own_thread() {
+/// not change the break at the same time. `growth` is the number of bytes that the break may move up.
+fn is_far(growth: usize) -> bool {
+    if far::is_own_thread() || far::active() && stays_near(growth) {
         return false;
     }
     let mut room = if far::active() { ROOM } else { 0 };
@@ -81,7 +82,7 @@ fn move_to(wanted: usize) -> Result<usize, c_int> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sbrk(increment: libc::intptr_t) -> *mut c_void {
-    if is_far() {
+    if is_far(increment.max(0) as usize) {
         let wanted = NOW.load(Ordering::Acquire).checked_add_signed(increment).unwrap_or(usize::MAX);
         return match keeping_errno(|| move_to(wanted)) {
             Ok(before) => before as *mut c_void,
@@ -105,7 +106,9 @@ unsafe extern "C" fn sbrk(increment: libc::intptr_t) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn brk(addr: *mut c_void) -> c_int {
-    if is_far() {
+    // SAFETY: the call only tells the break.
+    let growth = (addr as usize).saturating_sub(unsafe { sbrk(0) } as usize);
+    if is_far(growth) {
         return status(keeping_errno(|| move_to(addr as usize)).map(drop));
     }
     if REAL_BRK.load(Ordering::Acquire).is_null() {

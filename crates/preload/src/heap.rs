@@ -16,13 +16,14 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{self, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hanare::{far, heap, near};
 
 use crate::answer::{errno, keeping_errno, set_errno};
 use crate::code::{LIBRARY, LINKER, OWN};
 use crate::entry::entry;
-use crate::locale;
+use crate::{locale, refuse};
 
 const PAGE: usize = 4096;
 
@@ -32,6 +33,36 @@ pub(crate) fn is_the_programs() -> bool {
     // SAFETY: `dlsym` gets a NUL-terminated name.
     let bound = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"calloc".as_ptr()) };
     !bound.is_null() && !OWN.contains(bound as usize)
+}
+
+/// True if the program itself defines the `malloc` family.
+static IS_THE_PROGRAMS: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the program itself defines the `malloc` family.
+pub(crate) fn leave_to_the_program() {
+    IS_THE_PROGRAMS.store(true, Ordering::Release);
+}
+
+/// Bytes that the program's own allocator has mapped near.
+static LEFT_NEAR: AtomicU64 = AtomicU64::new(0);
+
+/// Checks whether `size` bytes of memory stay near because the program's own allocator asks for them. The C library takes
+/// the buffers of streams and directories from this allocator, and passes them to the kernel by calls that are not
+/// interposed. Where these calls fail on far pages, streams would lose bytes. Ends the process at the limit that `--near`
+/// sets.
+pub(crate) fn stays_near(size: usize) -> bool {
+    if !IS_THE_PROGRAMS.load(Ordering::Acquire) {
+        return false;
+    }
+    let Some((mode, limit)) = far::mode_without_calls() else { return false };
+    if LEFT_NEAR.fetch_add(size as u64, Ordering::Relaxed) + size as u64 > limit {
+        refuse(&format_args!(
+            "this program defines its own malloc, from which the C library takes buffers for system calls; these fail here \
+             on far pages in {mode} mode, so its memory stays near, and it wants more than --near gives ({limit} bytes); see \
+             'hanare doctor' for how to get another mode, or raise --near"
+        ));
+    }
+    true
 }
 
 /// Checks whether a block was far when it was allocated. Its first page may have become ordinary memory since then.
@@ -53,7 +84,8 @@ fn wants_far_block(size: usize, caller: usize) -> bool {
 
 /// Checks whether a new mapping of `size` bytes must be far.
 pub(crate) fn wants_far(size: usize) -> bool {
-    size >= far::threshold() && far::active() && !far::is_own_thread() && far::is_due(size)
+    let may_be = size >= far::threshold() && far::active() && !far::is_own_thread() && far::is_due(size);
+    may_be && !stays_near(size)
 }
 
 /// Returns whole pages of zeroed far memory, or null with `ENOMEM` if there is no room. `align` is a power of two.

@@ -89,6 +89,7 @@ extern "C" fn start() {
     // linker calls the program's `calloc`. A later start could happen inside that allocator while it holds a lock, and
     // would deadlock.
     if heap::is_the_programs() {
+        heap::leave_to_the_program();
         far::ensure_started();
     }
     signals::unblock_trap();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering::*};
 use hanare_settings::Mode;
 use hanare_sys::features::{CallTraps, Features};
 
-use crate::process;
+use crate::{choose, process};
 
 /// The addresses in which the filter looks for pointers. There are none where it is not supported.
 #[cfg(target_arch = "x86_64")]
@@ -104,6 +104,16 @@ fn set(wanted: CallTraps) {
     // SAFETY: `trap_calls_by` stores only functions of this type.
     let set = unsafe { std::mem::transmute::<*mut (), Setter>(setter) }(wanted);
     SET.store(u8::from(set.filter) | u8::from(set.dispatch) << 1, Release);
+}
+
+/// If system calls that nobody interposes fail on absent far pages in this process, returns its trap mode and how many
+/// bytes may stay near for them.
+#[must_use]
+pub fn mode_without_calls() -> Option<(Mode, u64)> {
+    let launch = &process::state()?.launch;
+    let works = choose::system_calls_work(launch.mode, &launch.features) || call_traps().filter;
+    let limit = Some(launch.settings.near).filter(|&near| near != 0).unwrap_or(u64::MAX);
+    (!works).then_some((launch.mode, limit))
 }
 
 /// Returns the traps of this process.

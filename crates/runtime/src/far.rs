@@ -2,7 +2,9 @@
 //! module; this module only collects them.
 
 pub use crate::adopt::{ADOPTED_MAX, adopt};
-pub use crate::calls::{call_traps, may_do_async_io, needs_thread_mode, trap_calls_by, will_be_confined};
+pub use crate::calls::{
+    call_traps, may_do_async_io, mode_without_calls, needs_thread_mode, trap_calls_by, will_be_confined,
+};
 pub use crate::expel::{expel, make_hole};
 pub use crate::fork::{
     before as before_fork, can_fork, in_child as forked_child, in_parent as after_fork, stack_is_far,
