@@ -2,7 +2,7 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    for file in ["src/unwinder.c", "src/execl.c", "src/names.c"] {
+    for file in ["src/unwinder.c", "src/execl.c", "src/binding.c"] {
         println!("cargo:rerun-if-changed={file}");
     }
     // The linker redirects jemalloc's calls of `mmap`, `sbrk` and `pthread_atfork` to functions in the runtime crate
@@ -11,19 +11,12 @@ fn main() {
     println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap=mmap,--wrap=sbrk,--wrap=pthread_atfork");
     // This library's own calls reach its own functions, whatever functions the program defines. ISO C lets a program
     // define functions with the names `send` or `poll`. Without this option, the library's own calls would reach those.
-    // The functions that the library only uses are wrapped for the same reason (`names.c`).
+    // The functions that the library only calls are bound to the C library for the same reason (`binding.c`).
     println!("cargo:rustc-link-arg-cdylib=-Wl,-Bsymbolic-functions");
-    for name in ["getpid", "sysconf", "getauxval", "sched_yield", "lseek64", "socket", "kill", "flock"] {
-        println!("cargo:rustc-link-arg-cdylib=-Wl,--wrap={name}");
-    }
     link_unwinder();
     let mut compiler = cc::Build::new();
-    compiler
-        .file("src/execl.c")
-        .file("src/names.c")
-        .flag("-fasynchronous-unwind-tables")
-        .warnings(true)
-        .compile("hanare_execl");
+    compiler.file("src/execl.c").flag("-fasynchronous-unwind-tables").warnings(true).compile("hanare_execl");
+    cc::Build::new().file("src/binding.c").flag("-ffreestanding").warnings(true).compile("hanare_binding");
 }
 
 /// Links a substitute for the unwinder, so that the dynamic linker does not load libgcc_s for this library. The

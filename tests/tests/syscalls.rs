@@ -26,6 +26,7 @@ fn in_mode(mode: &str) {
         check("numbers", &[], &["--mode", mode, "--page-size", page_size]);
         check("wrapped", &[], &["--mode", mode, "--page-size", page_size]);
         check("named", &[], &["--mode", mode, "--page-size", page_size]);
+        check("counted", &[], &["--mode", mode, "--page-size", page_size]);
         check("locals", &[], &["--mode", mode, "--page-size", page_size]);
     }
     if mode == "thread" {

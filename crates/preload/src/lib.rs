@@ -54,12 +54,22 @@ use hanare_sys::{environment, limits};
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
+unsafe extern "C" {
+    /// Returns the error that kept `binding.c` from binding this library's calls to the C library, or 0.
+    safe fn hanare_binding_error() -> std::ffi::c_int;
+}
+
 extern "C" fn start() {
     code::find();
     // SAFETY: the program has not begun, so no other thread changes the environment.
     let environment = Environment::of(unsafe { environment::beginning_with("HANARE_") });
     if environment.get("HANARE_LOCAL").is_none() {
         return;
+    }
+    let unbound = hanare_binding_error();
+    if unbound != 0 {
+        let error = std::io::Error::from_raw_os_error(unbound);
+        refuse(&format_args!("cannot bind the library's calls to the C library: {error}"));
     }
     let carried = environment.get(limits::VARIABLE);
     if let Err(error) = limits::begin(carried.as_deref().and_then(|text| text.to_str())) {

@@ -11,13 +11,14 @@ use std::os::unix::ffi::OsStringExt;
 #[must_use]
 pub unsafe fn beginning_with(prefix: &str) -> Vec<(OsString, OsString)> {
     unsafe extern "C" {
-        static environ: *const *const c_char;
+        // The name is not `environ`, because ISO C lets a program define another variable with that name.
+        static __environ: *const *const c_char;
     }
     let mut found = Vec::new();
-    // SAFETY: `environ` is null or points to an array of NUL-terminated strings. A null pointer ends the array. The
+    // SAFETY: `__environ` is null or points to an array of NUL-terminated strings. A null pointer ends the array. The
     // caller guarantees that no thread changes the array.
     unsafe {
-        let mut at = environ;
+        let mut at = __environ;
         while !at.is_null() && !(*at).is_null() {
             let text = CStr::from_ptr(*at).to_bytes();
             if let (true, Some(equals)) =

@@ -2,8 +2,8 @@
 //!
 //! If another object defines the same name, the dynamic linker may return that other definition. Some allocators even
 //! define the C library's internal names. This module reads only the tables of the given library in memory, so it
-//! cannot find another definition. It calls no function of the C library except `getauxval`, allocates nothing and
-//! takes no lock. So it may run inside the program's first `malloc`.
+//! cannot find another definition. It calls no function of the C library, allocates nothing and takes no lock. So it may
+//! run inside the program's first `malloc`.
 //!
 //! This module finds only libraries that were loaded with the program. These libraries are the first in the dynamic
 //! linker's list and are never unloaded. So the data that this module reads does not change meanwhile. Before each
@@ -22,7 +22,6 @@ const OBJECTS_MAX: usize = 4096;
 const CHAIN_MAX: usize = 1 << 16;
 const ENTRIES_MAX: usize = 256;
 const HEADERS_MAX: usize = 64;
-const SEGMENTS_MAX: usize = 16;
 const NAME_MAX: usize = 256;
 
 /// The smallest page size of the kernel, in bytes.
@@ -32,7 +31,6 @@ const DT_NULL: u64 = 0;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_SONAME: u64 = 14;
-const DT_DEBUG: u64 = 21;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
 const DT_VERSYM: u64 = 0x6fff_fff0;
 const STT_FUNC: u8 = 2;
@@ -56,11 +54,12 @@ struct Link {
     next: *const Link,
 }
 
-/// The readable segments of one loaded object.
+/// One loaded object with its program headers, which describe its segments. The type is small: to copy a large one, the
+/// compiler would call `memcpy`. A program may define that function, and even allocate there.
 #[derive(Clone, Copy, Debug)]
 struct Image {
     base: usize,
-    segments: [(usize, usize); SEGMENTS_MAX],
+    headers: &'static [Elf64_Phdr],
 }
 
 /// The tables of a library that was loaded with the program.
@@ -175,7 +174,7 @@ impl Library {
 }
 
 impl Image {
-    /// Finds the readable segments of an object. Returns `None` if the object's ELF header is not at its base. This is
+    /// Finds the program headers of an object. Returns `None` if the object's ELF header is not at its base. This is
     /// so for a program that is linked to a fixed address.
     fn of(object: &Link) -> Option<Image> {
         let base = object.base;
@@ -186,28 +185,27 @@ impl Image {
         // `Elf64_Ehdr`.
         let header = unsafe { (base as *const Elf64_Ehdr).read() };
         let (start, count) = (usize::try_from(header.e_phoff).ok()?, usize::from(header.e_phnum).min(HEADERS_MAX));
-        let fits = start.checked_add(count * size_of::<Elf64_Phdr>()).is_some_and(|end| end <= PAGE);
+        let fits = start.checked_add(count * size_of::<Elf64_Phdr>()).is_some_and(|end| end <= PAGE)
+            && start % align_of::<Elf64_Phdr>() == 0;
         if header.e_ident[..4] != *b"\x7fELF" || usize::from(header.e_phentsize) != size_of::<Elf64_Phdr>() || !fits {
             return None;
         }
-        // SAFETY: `fits` is true, so all these headers lie inside the mapped page at `base`.
-        let headers = (0..count).map(|nth| unsafe { ((base + start) as *const Elf64_Phdr).add(nth).read_unaligned() });
-        let mut image = Image { base, segments: [(0, 0); SEGMENTS_MAX] };
-        let (mut places, mut is_this) = (image.segments.iter_mut(), false);
-        for header in headers {
-            let addr = base.checked_add(usize::try_from(header.p_vaddr).ok()?)?;
-            if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_R != 0 {
-                *places.next()? = (addr, usize::try_from(header.p_memsz).ok()?);
-            }
-            is_this |= header.p_type == libc::PT_DYNAMIC && addr == object.dynamic;
-        }
-        is_this.then_some(image)
+        // SAFETY: `fits` is true, so all these headers lie inside the mapped page at `base`, and are aligned. The object
+        // is never unloaded, and nothing writes its headers.
+        let headers = unsafe { std::slice::from_raw_parts((base + start) as *const Elf64_Phdr, count) };
+        let is_dynamic = |header: &Elf64_Phdr| {
+            header.p_type == libc::PT_DYNAMIC && base.wrapping_add(header.p_vaddr as usize) == object.dynamic
+        };
+        headers.iter().any(is_dynamic).then_some(Image { base, headers })
     }
 
+    /// Checks whether `len` bytes at this address lie inside one readable segment of the object.
     fn contains(&self, addr: usize, len: usize) -> bool {
-        self.segments.iter().any(|&(start, size)| {
-            let at = addr.wrapping_sub(start);
-            at < size && len <= size - at
+        self.headers.iter().any(|header| {
+            let at = addr.wrapping_sub(self.base.wrapping_add(header.p_vaddr as usize));
+            let size = header.p_memsz as usize;
+            let is_readable = header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_R != 0;
+            is_readable && at < size && len <= size - at
         })
     }
 
@@ -243,33 +241,18 @@ unsafe impl Plain for [u64; 2] {}
 // SAFETY: the struct holds plain numbers, so any bytes are valid.
 unsafe impl Plain for Elf64_Sym {}
 
-/// Returns the head of the dynamic linker's list. Finds the list through the ELF headers of the program.
+/// Returns the head of the dynamic linker's list.
+#[cfg(target_env = "gnu")]
 fn first_link() -> Option<NonNull<Link>> {
-    // SAFETY: `getauxval` has no precondition. It returns numbers that the kernel passed to this process.
-    let (headers, count) =
-        unsafe { (libc::getauxval(libc::AT_PHDR) as usize, libc::getauxval(libc::AT_PHNUM) as usize) };
-    if headers == 0 {
-        return None;
+    unsafe extern "C" {
+        static _r_debug: Debug;
     }
-    // SAFETY: AT_PHDR and AT_PHNUM describe the program's headers, which stay mapped.
-    let headers = unsafe { std::slice::from_raw_parts(headers as *const Elf64_Phdr, count) };
-    let find = |kind| headers.iter().find(|header| header.p_type == kind).map(|header| header.p_vaddr as usize);
-    let base = (headers.as_ptr() as usize).wrapping_sub(find(libc::PT_PHDR)?);
-    let dynamic = base.wrapping_add(find(libc::PT_DYNAMIC)?);
-    for nth in 0..ENTRIES_MAX {
-        // SAFETY: `dynamic` is the address of the program's dynamic section. The section ends with a null entry, at
-        // which the loop returns.
-        let [tag, value] = unsafe { (dynamic as *const [u64; 2]).add(nth).read() };
-        match tag {
-            DT_NULL => return None,
-            DT_DEBUG => {
-                // SAFETY: `value` is null or the address of the dynamic linker's `r_debug`. Every version of `r_debug`
-                // begins with the fields of `Debug`.
-                return unsafe { (value as *const Debug).as_ref() }.and_then(|it| NonNull::new(it.first.cast_mut()));
-            }
-            _ => {}
-        }
-    }
+    // SAFETY: the dynamic linker defines `_r_debug`, and sets its head before any other code of the process runs.
+    NonNull::new(unsafe { _r_debug.first }.cast_mut())
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn first_link() -> Option<NonNull<Link>> {
     None
 }
 
@@ -320,9 +303,17 @@ mod tests {
     /// Makes a library inside an array. The hash table and all other tables begin at the start of the array.
     fn made(words: &[u32]) -> Library {
         let start = words.as_ptr() as usize;
-        let mut segments = [(0, 0); SEGMENTS_MAX];
-        segments[0] = (start, size_of_val(words));
-        let image = Image { base: start, segments };
+        let whole = Elf64_Phdr {
+            p_type: libc::PT_LOAD,
+            p_flags: libc::PF_R,
+            p_offset: 0,
+            p_vaddr: 0,
+            p_paddr: 0,
+            p_filesz: 0,
+            p_memsz: size_of_val(words) as u64,
+            p_align: 1,
+        };
+        let image = Image { base: start, headers: Box::leak(Box::new([whole])) };
         Library { image, names: start, symbols: start, hash: start, versions: 0, soname: 0 }
     }
 

@@ -216,20 +216,21 @@ pub(crate) unsafe extern "C-unwind" fn execveat(
 }
 
 unsafe extern "C" {
-    /// The C library's variable that points to the environment. The program may have set it to a list of its own.
-    static mut environ: List;
+    /// The C library's variable that points to the environment. The program may have set it to a list of its own. The
+    /// name is not `environ`, because ISO C lets a program define another variable with that name.
+    static mut __environ: List;
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c_int {
-    // SAFETY: the caller keeps the contract of execv(3), and `environ` is a valid list.
-    unsafe { execve(path, arguments, environ) }
+    // SAFETY: the caller keeps the contract of execv(3), and `__environ` is a valid list.
+    unsafe { execve(path, arguments, __environ) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn execvp(path: *const c_char, arguments: List) -> c_int {
-    // SAFETY: the caller keeps the contract of execvp(3), and `environ` is a valid list.
-    unsafe { execvpe(path, arguments, environ) }
+    // SAFETY: the caller keeps the contract of execvp(3), and `__environ` is a valid list.
+    unsafe { execvpe(path, arguments, __environ) }
 }
 
 /// ptrace(2). In signal modes (sigbus and sigsegv), a child that shares its parent's memory until it executes (vfork)

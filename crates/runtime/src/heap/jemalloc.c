@@ -30,8 +30,9 @@ __attribute__((visibility("hidden"))) const char *_rjem_malloc_conf = "narenas:4
  * may use at most two processors, because at most two threads allocate at the same time. */
 __attribute__((visibility("hidden"))) unsigned hanare_heap_arenas = 4;
 
-/* Sets the number of arenas. The priority makes this constructor run before jemalloc's own, which has no priority. */
-__attribute__((constructor(101))) static void count_arenas(void) {
+/* Sets the number of arenas. The priority makes this constructor run before jemalloc's own, which has no priority. The
+ * preload library binds its calls with priority 101, so this constructor runs afterwards. */
+__attribute__((constructor(102))) static void count_arenas(void) {
     cpu_set_t cpus;
     if (sched_getaffinity(0, sizeof cpus, &cpus) == 0 && CPU_COUNT(&cpus) <= 2) {
         hanare_heap_arenas = 2;
