@@ -28,6 +28,7 @@ fn in_mode(mode: &str) {
         check("named", &[], &["--mode", mode, "--page-size", page_size]);
         check("counted", &[], &["--mode", mode, "--page-size", page_size]);
         check("locals", &[], &["--mode", mode, "--page-size", page_size]);
+        check("blocking", &[], &["--mode", mode, "--page-size", page_size]);
     }
     if mode == "thread" {
         check("lookups", &[], &["--mode", mode, "--far", "all"]);

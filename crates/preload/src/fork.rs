@@ -63,6 +63,7 @@ unsafe extern "C" fn in_parent() {
 
 unsafe extern "C" fn in_child() {
     hanare_sys::limits::forked();
+    hanare_sys::signal::forget_waiting();
     hanare::far::forked_child();
     #[cfg(target_arch = "x86_64")]
     crate::trapped::watch_this_thread();

@@ -7,8 +7,10 @@ use hanare::far;
 
 use crate::answer::status;
 use crate::calls::again::with_copies;
-use crate::calls::near::{counted_down, filled, filled_bytes, filled_elements, given, polled};
-use crate::calls::{again, data, limits, messages, near, own, process, queues, sockets, splice, stack, waiting};
+use crate::calls::near::{Argument, Mask, counted_down, filled, filled_bytes, filled_elements, given, polled};
+use crate::calls::{
+    again, data, limits, messages, near, own, pending, process, queues, sockets, splice, stack, waiting,
+};
 use crate::mapping::with_far;
 use crate::{advice, locking, mapping, signals};
 
@@ -120,7 +122,7 @@ unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
                 let mut set: libc::sigset_t = std::mem::zeroed();
                 // The C library's set is longer than the kernel's set and begins with it.
                 (&raw mut set).cast::<u64>().write((a as *const u64).read_unaligned());
-                waiting::sigtimedwait(&raw const set, b as *mut _, c as *const _).into()
+                pending::sigtimedwait(&raw const set, b as *mut _, c as *const _).into()
             }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_wait => waiting::epoll_wait(int(a), b as *mut _, int(c), int(d)).into(),
@@ -129,6 +131,10 @@ unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
             }
             libc::SYS_rt_sigprocmask => status(signals::change_mask_by_number(int(a), b, c, d).map(drop)).into(),
             libc::SYS_rt_sigaction => status(signals::set_action_by_number(int(a), b, c, d)).into(),
+            libc::SYS_rt_sigpending if b == size_of::<u64>() => {
+                pending::shown(a as *mut u64, |set| again::repeated(number, [set as usize, b, 0, 0, 0, 0]) as c_int)
+                    .into()
+            }
             libc::SYS_sigaltstack => stack::sigaltstack(a as *const _, b as *mut _).into(),
             libc::SYS_execve => process::execve(a as *const _, b as *const _, c as *const _).into(),
             libc::SYS_execveat => process::execveat(int(a), b as *const _, c as *const _, d as *const _, int(e)).into(),
@@ -147,16 +153,27 @@ unsafe fn waiting_by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> 
     let [a, b, c, d, e, f] = args;
     let int = |value: usize| value as c_int;
     let is_mask = |size: usize| size == size_of::<u64>();
-    // Calls `call` with the address of a copy of the mask, without the signals that Hanare keeps. Null stays null.
-    let masked = |mask: usize, call: &dyn Fn(usize) -> c_long| match signals::opened(mask) {
+    // Calls `call` with the address of a copy of the mask. Null stays null.
+    let copied = |mask: usize, call: &dyn Fn(usize) -> c_long| match signals::set_at(mask) {
         Ok(set) => call(set.as_ref().map_or(0, |set| std::ptr::from_ref(set) as usize)),
         Err(error) => status(Err(error)).into(),
+    };
+    // As `copied`, without the signals that Hanare keeps.
+    let masked = |mask: usize, call: &dyn Fn(usize) -> c_long| {
+        copied(mask, &|set| {
+            // SAFETY: `set` is null or the address of the copy.
+            let mask = unsafe { Mask::new(set as *const _) };
+            match mask.is_interrupted() {
+                true => status(Err(libc::EINTR)).into(),
+                false => call(mask.given() as usize),
+            }
+        })
     };
     // SAFETY: the caller passes valid arguments of the system call `number`.
     Some(unsafe {
         match number {
             libc::SYS_rt_sigsuspend if is_mask(b) && a != 0 => {
-                masked(a, &|set| waiting::sigsuspend(set as *const _).into())
+                copied(a, &|set| waiting::sigsuspend(set as *const _).into())
             }
             // Unlike the C library's functions, the system calls ppoll and pselect6 write the remaining time.
             libc::SYS_ppoll if d == 0 || is_mask(e) => masked(d, &|set| {
@@ -164,7 +181,7 @@ unsafe fn waiting_by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> 
                 with_copies(number, [a, b, c, set, e, f], [(0, found), (2, time)])
             }),
             libc::SYS_epoll_pwait if e == 0 || is_mask(f) => {
-                masked(e, &|set| waiting::epoll_pwait(int(a), b as *mut _, int(c), int(d), set as *const _).into())
+                copied(e, &|set| waiting::epoll_pwait(int(a), b as *mut _, int(c), int(d), set as *const _).into())
             }
             libc::SYS_epoll_pwait2 if e == 0 || is_mask(f) => masked(e, &|set| {
                 let found = filled_elements(b as *mut libc::epoll_event, waiting::events(int(c)));

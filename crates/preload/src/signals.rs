@@ -13,7 +13,7 @@ use hanare_sys::signal;
 use libc::{sighandler_t, sigset_t};
 
 use crate::answer::{kernel, set_errno, status};
-use crate::calls::near::{Argument, Mask, filled, given};
+use crate::calls::near::{filled, given};
 use crate::calls::real::{self, Real};
 use crate::calls::waiting::sigsuspend;
 
@@ -204,7 +204,8 @@ unsafe extern "C" fn sigignore(signum: c_int) -> c_int {
     if before == libc::SIG_ERR { -1 } else { 0 }
 }
 
-/// Changes the calling thread's signal mask, but never blocks the trap signal or glibc's own signals.
+/// Changes the calling thread's signal mask, but never blocks the trap signal or glibc's own signals in the kernel. The
+/// program sees a mask as if it had blocked the trap signal, too.
 ///
 /// # Safety
 /// `set` and `old` are null or valid, as for sigprocmask(2).
@@ -212,40 +213,78 @@ unsafe fn change_mask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> R
     let wanted = (!set.is_null()).then(|| {
         // SAFETY: `set` is not null, so it is valid. It is longer than the kernel's set and begins with it.
         let mask = unsafe { set.cast::<u64>().read_unaligned() };
-        match how {
-            libc::SIG_UNBLOCK => mask,
-            _ => mask & !(GLIBC_SIGNALS | kept()),
-        }
+        if how == libc::SIG_UNBLOCK { mask } else { mask & !GLIBC_SIGNALS }
     });
-    let given = wanted.as_ref().map_or(0, |mask| &raw const *mask as usize);
+    let given = wanted.map(|mask| if how == libc::SIG_UNBLOCK { mask } else { mask & !kept() });
+    let given = given.as_ref().map_or(0, |mask| std::ptr::from_ref(mask) as usize);
     let mut before = 0u64;
     let args = [how as usize, given, &raw mut before as usize, MASK_BYTES, 0, 0];
     // SAFETY: `given` is null or points to a local mask, and `before` is a local variable. The kernel does not get the
     // caller's variables, which may be far.
     unsafe { kernel(libc::SYS_rt_sigprocmask, args) }?;
+    before |= signal::blocked();
     if !old.is_null() {
         // SAFETY: `old` is not null, so it is valid. The C library's set begins with the kernel's mask.
         unsafe { old.cast::<u64>().write_unaligned(before) };
     }
+    if let Some(mask) = wanted {
+        signal::block(changed(how, before, mask) & kept());
+    }
     Ok(())
 }
 
+/// Returns the mask that a change makes of the mask `before`.
+fn changed(how: c_int, before: u64, mask: u64) -> u64 {
+    match how {
+        libc::SIG_BLOCK => before | mask,
+        libc::SIG_UNBLOCK => before & !mask,
+        _ => mask,
+    }
+}
+
 /// Changes the calling thread's mask like the system call rt_sigprocmask, but never blocks the signals that Hanare
-/// keeps. Returns the mask after that.
+/// keeps. Returns the kernel's mask after that.
 ///
 /// # Safety
 /// The arguments are those of the system call.
 pub(crate) unsafe fn change_mask_by_number(how: c_int, set: usize, old: usize, len: usize) -> Result<u64, c_int> {
-    let mut now = 0u64;
-    // SAFETY: near copies replace far sets. The kernel checks all other pointers. `now` is a local set.
+    if len != MASK_BYTES {
+        return Err(libc::EINVAL);
+    }
+    let wanted = if set == 0 { None } else { Some(fetch::<u64>(set)?) };
+    let (mut before, mut now) = (0u64, 0u64);
+    let given = wanted.map(|mask| if how == libc::SIG_UNBLOCK { mask } else { mask & !kept() });
+    let given = given.as_ref().map_or(0, |mask| std::ptr::from_ref(mask) as usize);
+    // SAFETY: the kernel gets local sets.
     unsafe {
-        let (set, old) = (given(set as *const u64), filled(old as *mut u64));
-        kernel(libc::SYS_rt_sigprocmask, [how as usize, set.pointer() as usize, old.pointer() as usize, len, 0, 0])?;
+        kernel(libc::SYS_rt_sigprocmask, [how as usize, given, &raw mut before as usize, MASK_BYTES, 0, 0])?;
         kernel(libc::SYS_rt_sigprocmask, [0, 0, &raw mut now as usize, MASK_BYTES, 0, 0])?;
-        now &= !kept();
-        kernel(libc::SYS_rt_sigprocmask, [libc::SIG_SETMASK as usize, &raw const now as usize, 0, MASK_BYTES, 0, 0])?;
+    }
+    before |= signal::blocked();
+    if old != 0 {
+        give(before, old)?;
+    }
+    if let Some(mask) = wanted {
+        signal::block(changed(how, before, mask) & kept());
     }
     Ok(now)
+}
+
+/// Copies a `T` into the program's memory. Returns `EFAULT` if the program may not write it.
+fn give<T: Copy>(value: T, to: usize) -> Result<(), c_int> {
+    // SAFETY: a far `T` is replaced by a near copy, if the program may write it. The kernel checks all other pointers.
+    unsafe {
+        let mut near = filled(to as *mut T);
+        let here = libc::iovec { iov_base: (&raw const value).cast_mut().cast(), iov_len: size_of::<T>() };
+        let there = libc::iovec { iov_base: near.pointer(), iov_len: size_of::<T>() };
+        let process = std::process::id() as usize;
+        // A read from this process, with exchanged sides: a filter may refuse writes.
+        let args = [process, &raw const there as usize, 1, &raw const here as usize, 1, 0];
+        let answer = kernel(libc::SYS_process_vm_readv, args);
+        let is_whole = answer == Ok(size_of::<T>());
+        near.settle(if is_whole { 0 } else { -1 });
+        if is_whole { Ok(()) } else { Err(answer.err().unwrap_or(libc::EFAULT)) }
+    }
 }
 
 /// The kernel's `struct sigaction`.
@@ -320,13 +359,13 @@ pub(crate) unsafe fn set_action_by_number(signum: c_int, new: usize, old: usize,
     Ok(())
 }
 
-/// Makes the C library's set of the kernel's set at `mask`, without the signals that Hanare keeps. Returns `None` if
-/// `mask` is null, and `EFAULT` if the program may not read it.
-pub(crate) fn opened(mask: usize) -> Result<Option<sigset_t>, c_int> {
+/// Makes the C library's set of the kernel's set at `mask`. Returns `None` if `mask` is null, and `EFAULT` if the program
+/// may not read it.
+pub(crate) fn set_at(mask: usize) -> Result<Option<sigset_t>, c_int> {
     if mask == 0 {
         return Ok(None);
     }
-    let bits = fetch::<u64>(mask)? & !kept();
+    let bits = fetch::<u64>(mask)?;
     // SAFETY: zeroes are an empty set, which begins with the kernel's.
     unsafe {
         let mut set: sigset_t = zeroed();
@@ -338,10 +377,7 @@ pub(crate) fn opened(mask: usize) -> Result<Option<sigset_t>, c_int> {
 /// Unblocks the signals that Hanare keeps. The process or thread may have been started with a mask that blocks them.
 pub(crate) fn unblock_trap() {
     if kept() != 0 {
-        let set = kept();
-        let args = [libc::SIG_UNBLOCK as usize, &raw const set as usize, 0, MASK_BYTES, 0, 0];
-        // SAFETY: `set` is a local mask of `MASK_BYTES` bytes.
-        let _ = unsafe { kernel(libc::SYS_rt_sigprocmask, args) };
+        signal::open(kept());
     }
 }
 
@@ -410,8 +446,12 @@ unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut libc::pthread_a
     // SAFETY: `call` is the C library's `pthread_attr_setsigmask_np`, which has the type `Call`. It gets the caller's
     // arguments, with the trap signal removed from the set.
     unsafe {
-        let mask = Mask::new(set);
-        transmute::<*mut c_void, Call>(call)(attributes, mask.given())
+        if set.is_null() {
+            return transmute::<*mut c_void, Call>(call)(attributes, set);
+        }
+        let mut opened = set.read_unaligned();
+        open_kept(&raw mut opened);
+        transmute::<*mut c_void, Call>(call)(attributes, &raw const opened)
     }
 }
 

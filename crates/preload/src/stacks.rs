@@ -13,6 +13,7 @@ use std::mem::{MaybeUninit, transmute};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hanare::far;
+use hanare_sys::signal;
 use libc::{pthread_attr_t, pthread_t};
 
 use crate::answer::keeping_errno;
@@ -94,6 +95,8 @@ fn make_near(stack: Range) -> Result<(), c_int> {
 struct Begin {
     first: First,
     argument: *mut c_void,
+    /// The signals that the creating thread blocks although the kernel does not.
+    blocked: u64,
 }
 
 /// Number of threads that can be about to begin without an allocation.
@@ -146,7 +149,8 @@ unsafe fn taken(stored: *mut c_void) -> Begin {
 
 unsafe extern "C-unwind" fn begin(begin: *mut c_void) -> *mut c_void {
     // SAFETY: `create` has stored `begin` for this thread alone.
-    let Begin { first, argument } = unsafe { taken(begin) };
+    let Begin { first, argument, blocked } = unsafe { taken(begin) };
+    signal::block(blocked);
     trap_stacks::give();
     #[cfg(target_arch = "x86_64")]
     crate::trapped::watch_this_thread();
@@ -171,12 +175,13 @@ unsafe fn create(
     // SAFETY: the caller passes null or valid attributes.
     let near = unsafe { given(attributes) };
     let attributes = near.pointer().cast_const().cast();
-    let begins_here = robust::is_used() || far::call_traps().dispatch || trap_stacks::are_given();
+    let begins_here =
+        robust::is_used() || far::call_traps().dispatch || trap_stacks::are_given() || signal::blocked() != 0;
     if !begins_here || far::is_own_thread() {
         // SAFETY: the caller keeps the contract of pthread_create(3).
         return unsafe { call(thread, attributes, first, argument) };
     }
-    let given = stored(Begin { first, argument });
+    let given = stored(Begin { first, argument, blocked: signal::blocked() });
     // SAFETY: the caller keeps the contract of pthread_create(3). The new thread takes ownership of `given`.
     let answer = unsafe { call(thread, attributes, begin, given) };
     if answer != 0 {

@@ -207,6 +207,8 @@ pub unsafe fn trap_into(handler: Handler, on_stack: bool, returns: usize) -> Res
     let stack = if on_stack { libc::SA_ONSTACK } else { 0 };
     let flags = (libc::SA_SIGINFO | libc::SA_NODEFER | stack) as libc::c_ulong;
     signal::kernel_action(SIGNAL, Some(Action { handler: entry as *const () as usize, flags, restorer: 0, mask: 0 }))?;
+    // The process may have been started with a mask that blocks the signal.
+    signal::open(1 << (SIGNAL - 1));
     Ok(())
 }
 

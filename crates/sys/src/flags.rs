@@ -89,17 +89,43 @@ impl Words {
     }
 }
 
-// Defines eight thread-local bytes and two words, which are zero when a thread starts. The symbol is visible only within
-// one library.
+/// Distance of the calling thread's [`Held`] from its first flag, in bytes.
+const HELD: usize = 24;
+
+/// Bytes of the kernel's siginfo that a sent signal fills.
+pub(crate) const INFO_BYTES: usize = 48;
+
+/// The siginfo of a sent signal. All zeroes stand for no signal.
+pub(crate) type Info = [u32; INFO_BYTES / 4];
+
+/// What the program blocks in the calling thread although the kernel does not, and the signals that wait for the thread.
+#[repr(C)]
+pub(crate) struct Held {
+    /// The signals that the program blocks and Hanare keeps open. Bit n-1 stands for signal n.
+    pub(crate) blocked: u64,
+    /// The signals that were sent to this thread while it blocked them: SIGSYS, and the signal of the trap.
+    pub(crate) infos: [Info; 2],
+}
+
+const _: () = assert!(size_of::<Held>() == 104);
+
+/// Returns the address of the calling thread's [`Held`], which is zero when the thread starts.
+#[inline]
+pub(crate) fn held() -> *mut Held {
+    flags_of_thread().wrapping_add(HELD).cast()
+}
+
+// Defines eight thread-local bytes, two words and a `Held`, which are zero when a thread starts. The symbol is visible
+// only within one library.
 core::arch::global_asm!(
     ".section .tbss.hanare_flags,\"awT\",@nobits",
     ".globl hanare_flags",
     ".hidden hanare_flags",
     ".type hanare_flags, @object",
-    ".size hanare_flags, 24",
+    ".size hanare_flags, 128",
     ".balign 8",
     "hanare_flags:",
-    ".zero 24",
+    ".zero 128",
     ".text",
 );
 

@@ -11,8 +11,10 @@ use crate::raw::{self, Errno};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+mod held;
 mod mask;
 
+pub use held::{block, blocked, forget_waiting, open, take_waiting, waiting};
 use mask::set_mask;
 pub use mask::{SignalMask, SignalWatch, Unblocked, Uncancelled};
 pub(crate) use mask::{keep_open, kept_open};
@@ -332,6 +334,11 @@ fn decide(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) -> Ve
 /// Applies the program's own action for this signal.
 pub(crate) fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(slot) = slot(signal) else { return };
+    // SAFETY: `info` comes from the kernel, which passes a valid siginfo to an SA_SIGINFO handler.
+    let sent = unsafe { (*info).si_code } <= 0;
+    if sent && held::hold(signal, info) {
+        return;
+    }
     let action = {
         let mut chained = slot.chained.lock();
         let action = *chained;
@@ -340,8 +347,6 @@ pub(crate) fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_v
         }
         action
     };
-    // SAFETY: `info` comes from the kernel, which passes a valid siginfo to an SA_SIGINFO handler.
-    let sent = unsafe { (*info).si_code } <= 0;
     match action.handler {
         libc::SIG_IGN if sent => {}
         // A fault cannot be ignored, so SIG_IGN also kills the process. The kernel does the same without our handler.

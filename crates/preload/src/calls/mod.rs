@@ -10,6 +10,7 @@
 //! - `aio` refuses asynchronous I/O on far memory.
 //! - `identity` keeps the C library's changes of user and groups away from far memory, in every mode.
 //! - `limits` shows the program its own resource limits, in every mode.
+//! - `pending` shows and takes the signals that wait in this library.
 //! - `own` serves accesses to the program's own memory through the kernel.
 //! - `splice` serves calls after which the kernel would keep references to pages, in every mode.
 //! - `again` serves calls whose arguments only the kernel can interpret (`ioctl`, `fcntl`, `syscall`). It makes the
@@ -29,6 +30,7 @@ pub(crate) mod limits;
 pub(crate) mod messages;
 pub(crate) mod near;
 pub(crate) mod own;
+pub(crate) mod pending;
 pub(crate) mod process;
 pub(crate) mod queues;
 pub(crate) mod real;
@@ -61,6 +63,12 @@ macro_rules! wrap {
                 // SAFETY: under the contract of the call, the argument is null or valid for the bytes that `$copy`
                 // copies.
                 let mut $far = unsafe { $copy };
+            )*
+            $(
+                if $far.is_interrupted() {
+                    crate::answer::set_errno(libc::EINTR);
+                    return -1;
+                }
             )*
             // SAFETY: the caller keeps the contract of the call. Near copies replace far arguments.
             let answer = unsafe { call($(crate::calls::near::Argument::<$type>::given(&$argument)),*) };

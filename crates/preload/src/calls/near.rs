@@ -5,11 +5,12 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hanare::far;
-use hanare_sys::copy;
+use hanare_sys::{copy, signal};
 use libc::{pollfd, sigset_t};
 
 use crate::answer::kernel;
 use crate::range::{PAGE, Range};
+use crate::signals;
 
 /// Size of a cached buffer in bytes. If a call may be divided into pieces, at most this many bytes are copied at a
 /// time.
@@ -123,6 +124,12 @@ impl Near<'_> {
 
     pub(crate) fn pointer(&self) -> *mut c_void {
         self.copy.as_ref().map_or(self.original, Buffer::pointer).cast()
+    }
+
+    /// Returns false: a copy does not end a wait.
+    #[inline]
+    pub(crate) fn is_interrupted(&self) -> bool {
+        false
     }
 
     /// Records the call's result, which determines how much of the copy is copied back.
@@ -319,11 +326,13 @@ unsafe fn bytes_of_text(text: *const c_char, most: usize) -> usize {
     len + 1
 }
 
-/// A signal mask for a wait, without the trap signal. A handler that runs during the wait may access far memory, and
-/// such an access must trap.
+/// A signal mask for a wait, without the signals that Hanare keeps. A handler that runs during the wait may access far
+/// memory, and such an access must trap. Until the `Mask` is dropped, the program blocks these signals as the mask says.
 pub(crate) struct Mask {
     given: *const sigset_t,
     set: sigset_t,
+    before: u64,
+    is_interrupted: bool,
 }
 
 impl Mask {
@@ -332,13 +341,34 @@ impl Mask {
     pub(crate) unsafe fn new(given: *const sigset_t) -> Mask {
         // SAFETY: zeroes are an empty set, and `given` is null or valid.
         let mut set = unsafe { if given.is_null() { std::mem::zeroed() } else { given.read_unaligned() } };
+        let before = signal::blocked();
+        let mut is_interrupted = false;
+        if !given.is_null() {
+            // SAFETY: `set` is a local set, which begins with the kernel's.
+            let blocked = unsafe { (&raw const set).cast::<u64>().read() } & signals::kept();
+            is_interrupted = signal::waiting() & before & !blocked != 0;
+            signal::block(blocked);
+        }
         // SAFETY: `set` is a local set.
-        unsafe { crate::signals::open_kept(&raw mut set) };
-        Mask { given, set }
+        unsafe { signals::open_kept(&raw mut set) };
+        Mask { given, set, before, is_interrupted }
     }
 
     /// Does nothing, because no part of a mask is copied back.
     pub(crate) fn settle(&mut self, _answer: i64) {}
+
+    /// Returns whether a signal that had waited has been delivered, so that the wait ends with EINTR.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.is_interrupted
+    }
+}
+
+impl Drop for Mask {
+    fn drop(&mut self) {
+        if !self.given.is_null() {
+            signal::block(self.before);
+        }
+    }
 }
 
 impl Argument<*const sigset_t> for Mask {

@@ -74,7 +74,7 @@ reals! {
     vmsplice splice sendfile sendfile64 copy_file_range sendmmsg recvmmsg
     poll __poll __poll_chk ppoll select __select pselect epoll_ctl epoll_wait epoll_pwait
     nanosleep __nanosleep clock_nanosleep clock_gettime clock_getres
-    wait __wait waitpid __waitpid wait3 wait4 waitid sigwait sigwaitinfo sigtimedwait sigsuspend __sigsuspend sigpending
+    wait __wait waitpid __waitpid wait3 wait4 waitid sigwait sigtimedwait sigsuspend __sigsuspend sigpending
     uname sysinfo times getrusage
     getitimer setitimer timer_settime timerfd_settime sched_getaffinity sched_setaffinity
     ptrace execve execvpe fexecve posix_spawn posix_spawnp

@@ -102,14 +102,8 @@ wrap! {
         status = filled(status), usage = filled(usage)
     }
     waitid(kind: idtype_t, id: id_t, info: *mut siginfo_t, options: c_int) -> c_int { info = filled(info) }
-    sigwait(set: *const sigset_t, signal: *mut c_int) -> c_int { set = given(set), signal = filled(signal) }
-    sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> c_int { set = given(set), info = filled(info) }
-    sigtimedwait(set: *const sigset_t, info: *mut siginfo_t, timeout: *const timespec) -> c_int {
-        set = given(set), info = filled(info), timeout = given(timeout)
-    }
     sigsuspend(mask: *const sigset_t) -> c_int { mask = Mask::new(mask) }
     __sigsuspend(mask: *const sigset_t) -> c_int { mask = Mask::new(mask) }
-    sigpending(set: *mut sigset_t) -> c_int { set = filled(set) }
     getitimer(which: c_int, value: *mut itimerval) -> c_int { value = filled(value) }
     setitimer(which: c_int, value: *const itimerval, old: *mut itimerval) -> c_int {
         value = given(value), old = filled(old)

@@ -43,7 +43,7 @@ pub(super) fn set_mask(mask: u64) -> u64 {
 /// setuid. That stack is never paged out ([`crate::stack::run_on_fresh`]).
 ///
 /// The handler of signal 32 may end the thread. [`Uncancelled`] delays that.
-const LIBRARY_SIGNALS: u64 = 1 << 31 | 1 << 32;
+pub(super) const LIBRARY_SIGNALS: u64 = 1 << 31 | 1 << 32;
 
 // The functions may end the calling thread: if it was cancelled before, and if it may be cancelled at any instruction
 // from now on. The C library then unwinds the stack.

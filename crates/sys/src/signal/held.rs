@@ -1,0 +1,180 @@
+//! The signals that the program blocks and Hanare keeps open, because a trap under a blocked signal kills the process.
+//!
+//! Each thread has a word with the signals that the program has blocked there. If another process or the program itself
+//! sends such a signal, the thread's handler stores it here. The thread gets it when the program unblocks the signal. As
+//! in the kernel, a signal waits at most once for a thread, and once for the process.
+//!
+//! The code here blocks every signal while it changes what is stored, those of traps too. So it accesses near memory only.
+
+use super::KERNEL_SET_BYTES;
+use super::mask::LIBRARY_SIGNALS;
+use crate::flags::{self, Info};
+use crate::futex::LockCell;
+use crate::raw;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const NONE: Info = [0; size_of::<Info>() / 4];
+/// The place of the `si_code` in the words of a siginfo.
+const CODE: usize = 2;
+const SI_TKILL: c_int = -6;
+
+/// The signals that wait for the process. A thread blocks every signal before it locks this cell.
+static PROCESS: LockCell<Process> = LockCell::new(Process { infos: [NONE; 2], sent: [0; INFO_WORDS] });
+/// The numbers of the signals in [`PROCESS`], as bits.
+static WAITING: AtomicU64 = AtomicU64::new(0);
+
+/// Words of the siginfo that the system call rt_tgsigqueueinfo reads.
+const INFO_WORDS: usize = 32;
+
+struct Process {
+    infos: [Info; 2],
+    /// A siginfo for the kernel. The stack of the thread may be far.
+    sent: [u32; INFO_WORDS],
+}
+
+const fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Returns the place of a signal among those stored. SIGBUS and SIGSEGV share one, since only one of them is a trap.
+fn place(signal: c_int) -> usize {
+    usize::from(signal != libc::SIGSYS)
+}
+
+/// Runs `work` while the kernel blocks every signal of the thread except the C library's own. `work` accesses near memory
+/// only, and makes no call except by [`raw::syscall`], which no trap sees.
+fn sealed<T>(work: impl FnOnce() -> T) -> T {
+    let mask = |new: u64| {
+        let mut old = 0u64;
+        let args = [libc::SIG_SETMASK as usize, &raw const new as usize, &raw mut old as usize, KERNEL_SET_BYTES, 0, 0];
+        // Ignored: the kernel refuses only bad pointers, sizes and requests.
+        // SAFETY: `new` and `old` are local 64-bit signal sets.
+        let _ = unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
+        old
+    };
+    let before = mask(!LIBRARY_SIGNALS);
+    let result = work();
+    mask(before);
+    result
+}
+
+/// Returns the signals that the program blocks in the calling thread although the kernel does not.
+#[inline]
+#[must_use]
+pub fn blocked() -> u64 {
+    // SAFETY: the address is that of the calling thread's own words.
+    unsafe { (*flags::held()).blocked }
+}
+
+/// Sets the signals that the program blocks in the calling thread although the kernel does not. Signals that have waited,
+/// and are no longer blocked, are delivered before this function returns.
+pub fn block(signals: u64) {
+    // SAFETY: the address is that of the calling thread's own words.
+    unsafe { (*flags::held()).blocked = signals };
+    if waiting() & !signals != 0 {
+        sealed(|| {
+            while let Some(info) = take(!signals) {
+                raise(&info);
+            }
+        });
+    }
+}
+
+/// Returns the signals that wait for the calling thread or for the process.
+#[must_use]
+pub fn waiting() -> u64 {
+    // SAFETY: the address is that of the calling thread's own words, which its own handlers alone change meanwhile.
+    let infos = unsafe { (&raw const (*flags::held()).infos).read_volatile() };
+    let own = infos.iter().filter(|info| info[0] != 0).fold(0, |mask, info| mask | bit(info[0] as c_int));
+    own | WAITING.load(Ordering::Acquire)
+}
+
+/// Takes one of `signals` that waits for the calling thread or for the process. Returns the beginning of its siginfo.
+#[must_use]
+pub fn take_waiting(signals: u64) -> Option<[u32; 12]> {
+    if waiting() & signals == 0 { None } else { sealed(|| take(signals)) }
+}
+
+/// As [`take_waiting`], with every signal blocked.
+fn take(signals: u64) -> Option<Info> {
+    let is_wanted = |info: &Info| info[0] != 0 && signals & bit(info[0] as c_int) != 0;
+    // SAFETY: the address is that of the calling thread's own words. Its handlers do not run now.
+    let own = unsafe { &mut (*flags::held()).infos };
+    if let Some(info) = own.iter_mut().find(|info| is_wanted(info)) {
+        return Some(std::mem::replace(info, NONE));
+    }
+    let mut process = PROCESS.lock();
+    let info = std::mem::replace(process.infos.iter_mut().find(|info| is_wanted(info))?, NONE);
+    WAITING.fetch_and(!bit(info[0] as c_int), Ordering::AcqRel);
+    Some(info)
+}
+
+/// Sends a stored signal to the calling thread, which blocks it now.
+fn raise(info: &Info) {
+    let mut memory = PROCESS.lock();
+    memory.sent[..info.len()].copy_from_slice(info);
+    let sent = memory.sent.as_ptr() as usize;
+    // Ignored: the first two calls cannot fail. The kernel refuses only what another process sends, and a queue without
+    // room.
+    // SAFETY: the kernel reads a siginfo that belongs to the holder of the lock.
+    let _ = unsafe {
+        let process = raw::syscall(libc::SYS_getpid, [0; 6]).unwrap_or(0);
+        let thread = raw::syscall(libc::SYS_gettid, [0; 6]).unwrap_or(0);
+        raw::syscall(libc::SYS_rt_tgsigqueueinfo, [process, thread, info[0] as usize, sent, 0, 0])
+    };
+}
+
+/// Stores a signal that somebody sent, if the program blocks it in the calling thread. Returns whether it did so.
+pub(super) fn hold(signal: c_int, info: *const libc::siginfo_t) -> bool {
+    if blocked() & bit(signal) == 0 {
+        return false;
+    }
+    // SAFETY: the handler's siginfo is valid, and longer than its beginning.
+    let info = unsafe { info.cast::<Info>().read() };
+    sealed(|| {
+        let at = place(signal);
+        if info[CODE] as c_int == SI_TKILL {
+            // SAFETY: the address is that of the calling thread's own words. Its handlers do not run now.
+            store(unsafe { &mut (*flags::held()).infos[at] }, info);
+        } else {
+            store(&mut PROCESS.lock().infos[at], info);
+            WAITING.fetch_or(bit(signal), Ordering::AcqRel);
+        }
+    });
+    true
+}
+
+/// Stores a signal, unless it waits already.
+fn store(place: &mut Info, info: Info) {
+    if place[0] == 0 {
+        *place = info;
+    }
+}
+
+/// Opens `signals`, which Hanare keeps from now on, in the calling thread. The program blocks those that were blocked.
+pub fn open(signals: u64) {
+    let mut before = 0u64;
+    let args = [libc::SIG_BLOCK as usize, 0, &raw mut before as usize, KERNEL_SET_BYTES, 0, 0];
+    // Ignored: the kernel refuses only bad pointers, sizes and requests.
+    // SAFETY: the kernel writes a local 64-bit signal set.
+    let _ = unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
+    // A signal that is pending arrives as soon as it is unblocked. So its word is set first.
+    // SAFETY: the address is that of the calling thread's own words.
+    unsafe { (*flags::held()).blocked |= before & signals };
+    let args = [libc::SIG_UNBLOCK as usize, &raw const signals as usize, 0, KERNEL_SET_BYTES, 0, 0];
+    // SAFETY: the kernel reads a local 64-bit signal set.
+    let _ = unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
+}
+
+/// Forgets the signals that wait, in a forked child: they are its parent's.
+pub fn forget_waiting() {
+    sealed(|| {
+        // SAFETY: the child has one thread, which holds no guard. A half-stored signal is overwritten.
+        unsafe { PROCESS.reset() };
+        PROCESS.lock().infos = [NONE; 2];
+        WAITING.store(0, Ordering::Release);
+        // SAFETY: the address is that of the calling thread's own words. Its handlers do not run now.
+        unsafe { (*flags::held()).infos = [NONE; 2] };
+    });
+}
