@@ -30,6 +30,8 @@ fn in_mode(mode: &str) {
         check("locals", &[], &["--mode", mode, "--page-size", page_size]);
         check("blocking", &[], &["--mode", mode, "--page-size", page_size]);
     }
+    check("hooks", &[], &["--mode", mode]);
+    check("hooks_defined", &[], &["--mode", mode]);
     if mode == "thread" {
         check("lookups", &[], &["--mode", mode, "--far", "all"]);
     }

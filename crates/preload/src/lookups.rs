@@ -1,11 +1,13 @@
 //! `dlopen`, `dlsym` and `dlvsym`. A program that looks up a function at run time gets the function that it would be
 //! linked with.
 //!
-//! Without this module, a program could bypass this library in two ways:
+//! Without this module, a program could bypass this library in three ways:
 //! - A library loaded with `RTLD_DEEPBIND` binds to the C library first. Its `free` would get blocks that the C library
 //!   did not allocate. So `dlopen` drops that flag.
 //! - A lookup in the C library's own handle finds the C library's function, which does not know far memory. The program
 //!   gets this library's function instead, if one exists.
+//! - A library that looks up the next definition (`RTLD_NEXT`) of `sigaction` could replace Hanare's handlers. It gets
+//!   this library's function instead. The same holds for the other functions that set handlers and masks ([`KEEPING`]).
 //!
 //! The dynamic linker examines its caller to resolve run paths and `RTLD_NEXT`. If the result may depend on the caller,
 //! this library jumps to the linker's function. The linker then sees the program as its caller. This library finds the
@@ -18,20 +20,21 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use hanare_sys::symbols::Library;
 
-use crate::code::{LIBRARY, OWN};
+use crate::code::{self, LIBRARY, OWN};
+use crate::signals;
 
-/// A function of the dynamic linker, found at its first use.
-struct Linker {
+/// A function of the C library or the dynamic linker, found at its first use. No other library's definition is found.
+pub(crate) struct Linker {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
 }
 
 impl Linker {
-    const fn new(name: &'static CStr) -> Linker {
+    pub(crate) const fn new(name: &'static CStr) -> Linker {
         Linker { name, found: AtomicPtr::new(null_mut()) }
     }
 
-    fn get(&self) -> *mut c_void {
+    pub(crate) fn get(&self) -> *mut c_void {
         let found = self.found.load(Ordering::Relaxed);
         if !found.is_null() {
             return found;
@@ -60,12 +63,47 @@ extern "C" fn linkers_open() -> *mut c_void {
     OPEN.get()
 }
 
-extern "C" fn linkers_symbol() -> *mut c_void {
-    SYMBOL.get()
+/// # Safety
+/// The arguments are those of dlsym(3).
+unsafe extern "C" fn linkers_symbol(library: *mut c_void, name: *const c_char) -> *mut c_void {
+    // SAFETY: the caller promises the arguments of dlsym(3).
+    unsafe { answering_next(library, name) }.unwrap_or_else(|| SYMBOL.get())
 }
 
-extern "C" fn linkers_symbol_of_version() -> *mut c_void {
-    SYMBOL_OF_VERSION.get()
+/// # Safety
+/// The arguments are those of dlvsym(3).
+unsafe extern "C" fn linkers_symbol_of_version(library: *mut c_void, name: *const c_char) -> *mut c_void {
+    // SAFETY: the caller promises the arguments of dlvsym(3).
+    unsafe { answering_next(library, name) }.unwrap_or_else(|| SYMBOL_OF_VERSION.get())
+}
+
+/// Looks up the definition of `name` after this library's.
+pub(crate) fn next(name: &CStr) -> *mut c_void {
+    // SAFETY: the linker's `dlsym` has the type `Symbol`. This library makes the call, so `RTLD_NEXT` finds the definition
+    // after this library's.
+    unsafe { transmute::<*mut c_void, Symbol>(SYMBOL.get())(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+/// Returns a function that answers a lookup of `name` in place of the linker's, if the lookup is for `RTLD_NEXT` and would
+/// find a function that takes the signals which Hanare keeps. The libraries that make such lookups lie after this one, so
+/// that the linker would find the C library's function.
+///
+/// # Safety
+/// `name` is a NUL-terminated text.
+unsafe fn answering_next(library: *mut c_void, name: *const c_char) -> Option<*mut c_void> {
+    if library != libc::RTLD_NEXT {
+        return None;
+    }
+    // SAFETY: the caller promises a NUL-terminated text.
+    let name = unsafe { CStr::from_ptr(name) };
+    let keeping = KEEPING.iter().find(|keeping| keeping.name == name)?;
+    // Constructors of other libraries may run before this library's.
+    if LIBRARY.range().is_empty() {
+        code::find();
+    }
+    let is_the_librarys = LIBRARY.contains(next(name) as usize);
+    let answer = if is_the_librarys { keeping.answer } else { keeping.answer_behind };
+    Some(answer as *const () as *mut c_void)
 }
 
 /// Assembly that calls `{find}` and preserves the argument registers. `{find}` returns the address of a function. The
@@ -100,8 +138,8 @@ unsafe extern "C" fn dlopen(_name: *const c_char, _flags: libc::c_int) -> *mut c
     std::arch::naked_asm!(found_arm!("and w1, w1, #0xfffffff7", "br x16"), find = sym linkers_open);
 }
 
-/// Defines a lookup function. For the handles `RTLD_DEFAULT` (0) and `RTLD_NEXT` (-1), it jumps to the linker's
-/// function, which finds the function that the name is bound to. For any other handle, it jumps to `$instead`.
+/// Defines a lookup function. For the handles `RTLD_DEFAULT` (0) and `RTLD_NEXT` (-1), it jumps to the function that
+/// `$find` returns. That is mostly the linker's, which finds the function that the name is bound to. For any other handle, it jumps to `$instead`.
 macro_rules! lookup {
     ($name:ident, $find:ident, $instead:ident, fn($($arg:ident: $type:ty),*)) => {
         #[unsafe(naked)]
@@ -137,7 +175,7 @@ type SymbolOfVersion = unsafe extern "C" fn(*mut c_void, *const c_char, *const c
 unsafe extern "C" fn symbol_of(library: *mut c_void, name: *const c_char) -> *mut c_void {
     // SAFETY: `symbol` is the linker's `dlsym`, which has the type `Symbol`. The caller keeps the contract of dlsym(3).
     unsafe {
-        let symbol = transmute::<*mut c_void, Symbol>(linkers_symbol());
+        let symbol = transmute::<*mut c_void, Symbol>(SYMBOL.get());
         instead_of(symbol(library, name), name)
     }
 }
@@ -152,7 +190,7 @@ unsafe extern "C" fn symbol_of_version(
     // SAFETY: `symbol` is the linker's `dlvsym`, which has the type `SymbolOfVersion`. The caller keeps the contract of
     // dlvsym(3).
     unsafe {
-        let symbol = transmute::<*mut c_void, SymbolOfVersion>(linkers_symbol_of_version());
+        let symbol = transmute::<*mut c_void, SymbolOfVersion>(SYMBOL_OF_VERSION.get());
         instead_of(symbol(library, name, version), name)
     }
 }
@@ -168,11 +206,54 @@ unsafe fn instead_of(found: *mut c_void, name: *const c_char) -> *mut c_void {
     if found.is_null() || !LIBRARY.contains(found as usize) {
         return found;
     }
-    // SAFETY: `symbol` is the linker's `dlsym`, which has the type `Symbol`, and `name` is NUL-terminated. This library
-    // makes the call, so `RTLD_NEXT` finds the definition after this library's.
-    let [bound, next] = unsafe {
-        let symbol = transmute::<*mut c_void, Symbol>(linkers_symbol());
-        [symbol(libc::RTLD_DEFAULT, name), symbol(libc::RTLD_NEXT, name)]
+    // SAFETY: `symbol` is the linker's `dlsym`, which has the type `Symbol`, and `name` is NUL-terminated.
+    let (bound, name) = unsafe {
+        let symbol = transmute::<*mut c_void, Symbol>(SYMBOL.get());
+        (symbol(libc::RTLD_DEFAULT, name), CStr::from_ptr(name))
     };
-    if OWN.contains(bound as usize) && next == found { bound } else { found }
+    if OWN.contains(bound as usize) && next(name) == found {
+        return bound;
+    }
+    KEEPING.iter().find(|keeping| keeping.name == name).map_or(found, |keeping| (keeping.answer_behind)())
 }
+
+/// A function of this library that keeps Hanare's signals.
+struct Keeping {
+    name: &'static CStr,
+    /// Returns this library's function.
+    answer: extern "C" fn() -> *mut c_void,
+    /// Returns the function for a library that defines the name itself. It calls no such definition, which may be its
+    /// caller.
+    answer_behind: extern "C" fn() -> *mut c_void,
+}
+
+macro_rules! keeping {
+    ($($name:ident $behind:ident)*) => {
+        [$({
+            extern "C" fn answer() -> *mut c_void {
+                signals::$name as *mut c_void
+            }
+            extern "C" fn answer_behind() -> *mut c_void {
+                signals::$behind as *mut c_void
+            }
+            let name = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name holds no zero"),
+            };
+            Keeping { name, answer, answer_behind }
+        }),*]
+    };
+}
+
+/// The functions by which a library would take Hanare's signals.
+static KEEPING: [Keeping; 9] = keeping! {
+    sigaction behind_sigaction
+    __sigaction behind_sigaction
+    signal behind_signal
+    bsd_signal behind_signal
+    ssignal behind_signal
+    sysv_signal behind_sysv_signal
+    __sysv_signal behind_sysv_signal
+    sigprocmask sigprocmask
+    pthread_sigmask pthread_sigmask
+};

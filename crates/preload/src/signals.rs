@@ -16,17 +16,19 @@ use crate::answer::{kernel, set_errno, status};
 use crate::calls::near::{filled, given};
 use crate::calls::real::{self, Real};
 use crate::calls::waiting::sigsuspend;
+use crate::lookups::Linker;
+
+type Action = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
 
 /// Calls the C library's `sigaction`. It is looked up behind this library, because the program may define functions of this
 /// name itself (Erlang).
 ///
 /// # Safety
 /// The caller keeps the contract of sigaction(2).
-unsafe fn libc_sigaction(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
-    type Call = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+unsafe extern "C" fn libc_sigaction(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     match real::sigaction.get() {
-        // SAFETY: `call` is the C library's `sigaction`, which has the type `Call`. The arguments are the caller's.
-        Some(call) => unsafe { transmute::<*mut c_void, Call>(call)(signum, new, old) },
+        // SAFETY: `call` is the C library's `sigaction`, which has the type `Action`. The arguments are the caller's.
+        Some(call) => unsafe { transmute::<*mut c_void, Action>(call)(signum, new, old) },
         None => status(Err(libc::ENOSYS)),
     }
 }
@@ -98,22 +100,45 @@ fn chain(signum: c_int, new: Option<libc::sigaction>) -> Result<libc::sigaction,
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sigaction(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+pub(crate) unsafe extern "C" fn sigaction(
+    signum: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
     // SAFETY: the caller keeps the contract of sigaction(2).
-    unsafe { act(signum, new, old) }
+    unsafe { act(signum, new, old, libc_sigaction) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn __sigaction(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+pub(crate) unsafe extern "C" fn __sigaction(
+    signum: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
     // SAFETY: the caller keeps the contract of sigaction(2).
-    unsafe { act(signum, new, old) }
+    unsafe { act(signum, new, old, libc_sigaction) }
 }
 
-/// Does the work of `sigaction`. Only the two functions above have its names: the program may define the same names.
+/// `sigaction` for a library after this one that defines the name itself, and looks up the next definition.
 ///
 /// # Safety
 /// The caller keeps the contract of sigaction(2).
-unsafe fn act(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+pub(crate) unsafe extern "C" fn behind_sigaction(
+    signum: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    static LAST: Linker = Linker::new(c"sigaction");
+    // SAFETY: the caller keeps the contract of sigaction(2). The C library's `sigaction` has the type `Action`.
+    unsafe { act(signum, new, old, transmute::<*mut c_void, Action>(LAST.get())) }
+}
+
+/// Does the work of `sigaction`, by `call` if the signal is not one of Hanare's. Only the functions above have its names:
+/// the program may define the same names.
+///
+/// # Safety
+/// The caller keeps the contract of sigaction(2), and `call` is such a function.
+unsafe fn act(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigaction, call: Action) -> c_int {
     // SAFETY: under the contract of sigaction(2), `new` is null or points to a valid action.
     let mut action = unsafe { new.as_ref() }.copied();
     if !is_trap(signum) {
@@ -123,7 +148,7 @@ unsafe fn act(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigact
         }
         let new = action.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: `new` is null or points to a copy of the caller's action. `old` is the caller's pointer.
-        return unsafe { libc_sigaction(signum, new, old) };
+        return unsafe { call(signum, new, old) };
     }
     status(chain(signum, action).map(|before| {
         if !old.is_null() {
@@ -138,8 +163,8 @@ type SignalCall = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
 /// Sets a handler, as `signal` and its variants do. If `signum` is the trap signal, the stored action gets `flags`.
 ///
 /// # Safety
-/// `handler` is valid for signal(2). `real` is a function of the same type as `signal`.
-unsafe fn set_handler(real: &Real, signum: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
+/// `handler` is valid for signal(2). `real` is the address of a function of the same type as `signal`.
+unsafe fn set_handler(real: Option<*mut c_void>, signum: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
     if is_trap(signum) {
         // SAFETY: zeroes are a valid action: the default handler, an empty mask and no flags.
         let mut action: libc::sigaction = unsafe { zeroed() };
@@ -153,8 +178,8 @@ unsafe fn set_handler(real: &Real, signum: c_int, handler: sighandler_t, flags: 
             }
         };
     }
-    match real.get() {
-        // SAFETY: `call` is the C library's function `real`, which has the type `SignalCall`. Its arguments are the
+    match real {
+        // SAFETY: `call` is the C library's function, which has the type `SignalCall`. Its arguments are the
         // caller's.
         Some(call) => unsafe { transmute::<*mut c_void, SignalCall>(call)(signum, handler) },
         None => {
@@ -167,9 +192,9 @@ unsafe fn set_handler(real: &Real, signum: c_int, handler: sighandler_t, flags: 
 macro_rules! setting_handlers {
     ($($name:ident($flags:expr))*) => { $(
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name(signum: c_int, handler: sighandler_t) -> sighandler_t {
+        pub(crate) unsafe extern "C" fn $name(signum: c_int, handler: sighandler_t) -> sighandler_t {
             // SAFETY: the caller keeps the contract of signal(2). The C library's `$name` has the type of `signal`.
-            unsafe { set_handler(&real::$name, signum, handler, $flags) }
+            unsafe { set_handler(real::$name.get(), signum, handler, $flags) }
         }
     )* };
 }
@@ -184,6 +209,26 @@ setting_handlers! {
     __sysv_signal(libc::SA_RESETHAND | libc::SA_NODEFER)
 }
 
+/// `signal` for a library after this one that defines the name itself, and looks up the next definition.
+///
+/// # Safety
+/// The caller keeps the contract of signal(2).
+pub(crate) unsafe extern "C" fn behind_signal(signum: c_int, handler: sighandler_t) -> sighandler_t {
+    static LAST: Linker = Linker::new(c"signal");
+    // SAFETY: the caller keeps the contract of signal(2). The address is that of the C library's `signal`.
+    unsafe { set_handler(Some(LAST.get()), signum, handler, libc::SA_RESTART) }
+}
+
+/// `sysv_signal` for a library after this one that defines the name itself, and looks up the next definition.
+///
+/// # Safety
+/// The caller keeps the contract of sysv_signal(3).
+pub(crate) unsafe extern "C" fn behind_sysv_signal(signum: c_int, handler: sighandler_t) -> sighandler_t {
+    static LAST: Linker = Linker::new(c"sysv_signal");
+    // SAFETY: the caller keeps the contract of sysv_signal(3). The address is that of the C library's function.
+    unsafe { set_handler(Some(LAST.get()), signum, handler, libc::SA_RESETHAND | libc::SA_NODEFER) }
+}
+
 /// The handler value with which `sigset` blocks a signal.
 const SIG_HOLD: sighandler_t = 2;
 
@@ -194,13 +239,13 @@ unsafe extern "C" fn sigset(signum: c_int, handler: sighandler_t) -> sighandler_
         return chain(signum, None).map_or(libc::SIG_ERR, |before| before.sa_sigaction);
     }
     // SAFETY: the caller keeps the contract of sigset(3). The C library's `sigset` has the type of `signal`.
-    unsafe { set_handler(&real::sigset, signum, handler, 0) }
+    unsafe { set_handler(real::sigset.get(), signum, handler, 0) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigignore(signum: c_int) -> c_int {
     // SAFETY: `SIG_IGN` is valid as the handler of any signal.
-    let before = unsafe { set_handler(&real::signal, signum, libc::SIG_IGN, 0) };
+    let before = unsafe { set_handler(real::signal.get(), signum, libc::SIG_IGN, 0) };
     if before == libc::SIG_ERR { -1 } else { 0 }
 }
 
@@ -382,13 +427,13 @@ pub(crate) fn unblock_trap() {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
+pub(crate) unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
     // SAFETY: the caller keeps the contract of sigprocmask(2).
     status(unsafe { change_mask(how, set, old) })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
+pub(crate) unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
     // SAFETY: the caller keeps the contract of pthread_sigmask(3), which returns the error instead of setting `errno`.
     unsafe { change_mask(how, set, old) }.err().unwrap_or(0)
 }

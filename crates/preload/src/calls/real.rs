@@ -31,8 +31,7 @@ impl Real {
 
     #[cold]
     fn look_up(&self) -> Option<*mut c_void> {
-        // SAFETY: `dlsym` gets a NUL-terminated name.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let found = crate::lookups::next(self.name);
         self.found.store(found, Ordering::Release);
         (!found.is_null()).then_some(found)
     }
