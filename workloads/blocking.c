@@ -1,11 +1,14 @@
 /* blocking: sends itself fault signals and SIGSYS while it blocks them. Each must wait, and be seen to wait, until the
  * program unblocks it or takes it, and then bring what its sender has put in it. Masks must read back as they were set.
- * Meanwhile the program and its handlers access an array, whose words must be right. */
+ * Meanwhile the program and its handlers access an array, whose words must be right.
+ *
+ * The program executes itself as `blocking executed MASK IGNORED`, to check what it inherits. */
 #include "check.h"
 
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/syscall.h>
@@ -195,7 +198,50 @@ static void inherit(int number) {
     check_handled(0, 1);
 }
 
-int main(void) {
+extern char **environ;
+
+static void execute(char *own, int number) {
+    char texts[2][32];
+    char *arguments[] = {own, "executed", texts[0], texts[1], NULL};
+    sigset_t mask = only(number);
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        CALL(signal(number, SIG_IGN) != SIG_ERR);
+        CALL(sigprocmask(SIG_BLOCK, &mask, NULL) == 0);
+        snprintf(texts[0], sizeof texts[0], "%llx", (unsigned long long)blocked());
+        snprintf(texts[1], sizeof texts[1], "%d", number);
+        execl("/proc/self/exe/not-there", "nothing", (char *)NULL);
+        use_far();
+        REQUIRE(blocked() == bits(&mask), "a failed execve changes the mask");
+        CALL(signal(number, SIG_IGN) == SIG_IGN);
+        pid_t spawned;
+        CALL((errno = posix_spawn(&spawned, own, NULL, NULL, arguments, environ)) == 0);
+        CALL(waitpid(spawned, &status, 0) == spawned);
+        REQUIRE(status == 0, "the spawned program ended with %#x", status);
+        use_far();
+        execv(own, arguments);
+        fail("cannot be executed: %s", strerror(errno));
+    }
+    CALL(child > 0 && waitpid(child, &status, 0) == child);
+    REQUIRE(status == 0, "the executed program ended with %#x", status);
+}
+
+static int executed(char **argv) {
+    int number = atoi(argv[3]);
+    struct sigaction now;
+    REQUIRE(blocked() == strtoull(argv[2], NULL, 16), "executed with %#llx blocked", (unsigned long long)blocked());
+    CALL(sigaction(number, NULL, &now) == 0);
+    REQUIRE(now.sa_handler == SIG_IGN, "executed with signal %d not ignored", number);
+    sigset_t mask = only(number);
+    CALL(sigprocmask(SIG_UNBLOCK, &mask, NULL) == 0);
+    CALL(kill(getpid(), number) == 0);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 4)
+        return executed(argv);
     words = malloc(WORDS * sizeof *words);
     CALL(words != NULL);
     fill_words(words, WORDS, 1, 0);
@@ -209,6 +255,7 @@ int main(void) {
             wait_with(which, tested[i]);
         take(tested[i]);
         inherit(tested[i]);
+        execute(argv[0], tested[i]);
     }
     check_words(words, WORDS, 1, 0, "at the end");
     puts("ok blocking: all");

@@ -223,6 +223,7 @@ fn start(args: &LaunchArgs, rank: u16, place: &Path, elsewhere: &Elsewhere) -> i
     let name = |value: Option<clap::builder::PossibleValue>| value.map(|v| v.get_name().to_owned()).unwrap_or_default();
     let mut command = Command::new(&args.program[0]);
     elsewhere.set_variables(&mut command);
+    hanare_sys::signal::ignore_in(&mut command, 0);
     let mut child = command
         .args(&args.program[1..])
         .env("HANARE_RANK", rank.to_string())

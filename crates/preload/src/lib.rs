@@ -75,6 +75,7 @@ extern "C" fn start() {
     if let Err(error) = limits::begin(carried.as_deref().and_then(|text| text.to_str())) {
         refuse(&error);
     }
+    signals::begin();
     far::before_start(look_up);
     if let Err(error) = fork::watch() {
         refuse(&std::io::Error::from_raw_os_error(error));

@@ -419,11 +419,22 @@ pub(crate) fn set_at(mask: usize) -> Result<Option<sigset_t>, c_int> {
     }
 }
 
-/// Unblocks the signals that Hanare keeps. The process or thread may have been started with a mask that blocks them.
+/// Notes which signals the program has been started with that it blocks and Hanare may keep. Call it first of all.
+pub(crate) fn begin() {
+    signal::note_blocked(bit(libc::SIGBUS) | bit(libc::SIGSEGV) | bit(libc::SIGSYS));
+}
+
+/// Unblocks the signals that Hanare keeps, now that it is known which these are. The process may have been started with a
+/// mask that blocks them.
 pub(crate) fn unblock_trap() {
-    if kept() != 0 {
-        signal::open(kept());
-    }
+    signal::block(signal::blocked() & kept());
+    signal::open(kept());
+}
+
+/// Unblocks the signals that Hanare keeps, in a thread that the C library has started with every signal blocked.
+pub(crate) fn unblock_trap_of_thread() {
+    signal::note_blocked(kept());
+    signal::open(kept());
 }
 
 #[unsafe(no_mangle)]

@@ -201,13 +201,13 @@ fn is_administrator() -> bool {
 pub unsafe fn trap_into(handler: Handler, on_stack: bool, returns: usize) -> Result<(), SignalError> {
     // SAFETY: the caller promises what `returns` is.
     unsafe { signal::return_through(returns) };
-    signal::keep_open(1 << (SIGNAL - 1));
     signal::keep_action(SIGNAL, entry as *const () as usize)?;
     HANDLER.store(handler as *mut (), Ordering::Release);
     let stack = if on_stack { libc::SA_ONSTACK } else { 0 };
     let flags = (libc::SA_SIGINFO | libc::SA_NODEFER | stack) as libc::c_ulong;
     signal::kernel_action(SIGNAL, Some(Action { handler: entry as *const () as usize, flags, restorer: 0, mask: 0 }))?;
-    // The process may have been started with a mask that blocks the signal.
+    signal::keep_open(1 << (SIGNAL - 1));
+    // The process may have been started with a mask that blocks the signal. A pending one finds the handler.
     signal::open(1 << (SIGNAL - 1));
     Ok(())
 }

@@ -11,10 +11,12 @@ use crate::raw::{self, Errno};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+mod executing;
 mod held;
 mod mask;
 
-pub use held::{block, blocked, forget_waiting, open, take_waiting, waiting};
+pub use executing::Executing;
+pub use held::{block, blocked, forget_waiting, note_blocked, open, take_waiting, waiting};
 use mask::set_mask;
 pub use mask::{SignalMask, SignalWatch, Unblocked, Uncancelled};
 pub(crate) use mask::{keep_open, kept_open};
@@ -100,6 +102,7 @@ pub(crate) struct Action {
 
 impl Action {
     const DEFAULT: Self = Self { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+    const IGNORE: Self = Self { handler: libc::SIG_IGN, ..Self::DEFAULT };
 
     fn has(self, flag: c_int) -> bool {
         self.flags as c_int & flag != 0
@@ -237,17 +240,15 @@ pub fn uninstall(signal: i32) -> Result<(), SignalError> {
 }
 
 /// Makes the program that `command` starts ignore the given signals. Bit n-1 of `signals` stands for signal n. Without
-/// this call, the program would start with the default actions, because this process has handlers for these signals.
+/// this call, the program would start with the default actions, because this process has handlers for these signals. It
+/// would also ignore signals 32 and 33, as programs started by the C library's `posix_spawn` do: a `command` with work
+/// before the execution is started by `fork`.
 pub fn ignore_in(command: &mut std::process::Command, signals: u64) {
     use std::os::unix::process::CommandExt;
-    if signals == 0 {
-        return;
-    }
     let ignore = move || {
-        let ignored = Action { handler: libc::SIG_IGN, ..Action::DEFAULT };
         let named = (1..=64).filter(|signal| signals & (1 << (signal - 1)) != 0);
         named
-            .map(|signal| kernel_action(signal, Some(ignored)))
+            .map(|signal| kernel_action(signal, Some(Action::IGNORE)))
             .find_map(Result::err)
             .map_or(Ok(()), |_| Err(std::io::Error::from_raw_os_error(libc::EINVAL)))
     };

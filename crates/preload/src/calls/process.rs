@@ -15,9 +15,11 @@ use super::near::{
     Buffer, Near, filled, filled_bytes, filled_elements, given, is_far, kernel_is_blind, long_text, text,
 };
 use super::{real, wrap};
-use crate::answer::{say, set_errno};
+use crate::answer::{keeping_errno, say, set_errno};
+use crate::signals;
 use hanare::far;
 use hanare_sys::limits;
+use hanare_sys::signal::Executing;
 
 wrap! {
     uname(to: *mut utsname) -> c_int { to = filled(to) }
@@ -138,12 +140,21 @@ unsafe fn copy_list(list: List, count: usize, table: *mut *const c_char, mut byt
 }
 
 /// Makes a call that executes another program. During the call, the kernel's soft limits are the limits that the
-/// program set, because the executed program inherits them.
+/// program set, because the executed program inherits them. So are the mask and the ignored signals.
 fn execute(call: impl FnOnce() -> c_int) -> c_int {
     limits::executing();
+    let handed_on = handing_on();
     let answer = call();
+    drop(handed_on);
     limits::executing_failed();
     answer
+}
+
+/// Hands on the program's mask and ignored signals to an executed program. Other threads of the program could access far
+/// memory while the trap's signal is ignored. A child of vfork has actions of its own.
+fn handing_on() -> Option<Executing> {
+    let kept = signals::kept();
+    (kept != 0).then(|| Executing::begin(kept, || keeping_errno(|| far::is_borrowed() || far::is_alone())))
 }
 
 fn refused() -> c_int {
@@ -302,6 +313,7 @@ unsafe fn spawn(
         let process: Near<'_> = filled(process);
         let actions: Near<'_> = given(actions.cast::<libc::posix_spawn_file_actions_t>());
         let attributes: Near<'_> = given(attributes.cast::<libc::posix_spawnattr_t>());
+        let _handed_on = handing_on();
         transmute::<*mut c_void, Spawn>(call)(
             process.pointer().cast(),
             path.pointer().cast(),

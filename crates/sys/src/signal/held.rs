@@ -152,17 +152,22 @@ fn store(place: &mut Info, info: Info) {
     }
 }
 
-/// Opens `signals`, which Hanare keeps from now on, in the calling thread. The program blocks those that were blocked.
-pub fn open(signals: u64) {
-    let mut before = 0u64;
-    let args = [libc::SIG_BLOCK as usize, 0, &raw mut before as usize, KERNEL_SET_BYTES, 0, 0];
+/// Notes which of `signals` the kernel blocks in the calling thread, since the program has blocked them. Call it before
+/// [`open`].
+pub fn note_blocked(signals: u64) {
+    let mut present = 0u64;
+    let args = [libc::SIG_BLOCK as usize, 0, &raw mut present as usize, KERNEL_SET_BYTES, 0, 0];
     // Ignored: the kernel refuses only bad pointers, sizes and requests.
     // SAFETY: the kernel writes a local 64-bit signal set.
     let _ = unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
-    // A signal that is pending arrives as soon as it is unblocked. So its word is set first.
     // SAFETY: the address is that of the calling thread's own words.
-    unsafe { (*flags::held()).blocked |= before & signals };
+    unsafe { (*flags::held()).blocked |= present & signals };
+}
+
+/// Opens `signals`, which Hanare keeps from now on, in the calling thread. Pending ones of them arrive at once.
+pub fn open(signals: u64) {
     let args = [libc::SIG_UNBLOCK as usize, &raw const signals as usize, 0, KERNEL_SET_BYTES, 0, 0];
+    // Ignored: the kernel refuses only bad pointers, sizes and requests.
     // SAFETY: the kernel reads a local 64-bit signal set.
     let _ = unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
 }
