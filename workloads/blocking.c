@@ -239,6 +239,26 @@ static int executed(char **argv) {
     return 0;
 }
 
+/* The masks of actions read back as they were set. */
+static void read_back(void) {
+    struct sigaction action = {.sa_handler = take_signal}, found;
+    sigfillset(&action.sa_mask);
+    int numbers[] = {SIGUSR2, SIGSYS, SIGBUS, SIGSEGV};
+    for (int i = 0; i < 4; i++) {
+        struct sigaction before;
+        CALL(sigaction(numbers[i], &action, &before) == 0);
+        CALL(sigaction(numbers[i], NULL, &found) == 0);
+        uint64_t want = bits(&action.sa_mask) & ~(1ull << (SIGKILL - 1) | 1ull << (SIGSTOP - 1));
+        REQUIRE((bits(&found.sa_mask) | 1ull << (SIGKILL - 1) | 1ull << (SIGSTOP - 1)) == bits(&action.sa_mask),
+                "the mask of signal %d is %#llx, not %#llx", numbers[i], (unsigned long long)bits(&found.sa_mask),
+                (unsigned long long)want);
+        CALL(sigaction(numbers[i], &before, NULL) == 0);
+    }
+    CALL(signal(SIGUSR2, take_signal) == SIG_DFL);
+    CALL(sigaction(SIGUSR2, NULL, &found) == 0);
+    REQUIRE((bits(&found.sa_mask) & ~(1ull << (SIGUSR2 - 1))) == 0, "signal() leaves a mask");
+}
+
 int main(int argc, char **argv) {
     if (argc == 4)
         return executed(argv);
@@ -257,6 +277,7 @@ int main(int argc, char **argv) {
         inherit(tested[i]);
         execute(argv[0], tested[i]);
     }
+    read_back();
     check_words(words, WORDS, 1, 0, "at the end");
     puts("ok blocking: all");
     return 0;

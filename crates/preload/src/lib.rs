@@ -34,6 +34,7 @@ mod locale;
 mod locking;
 mod lookups;
 mod mapping;
+mod masks;
 mod numbers;
 mod range;
 mod robust;
@@ -75,7 +76,7 @@ extern "C" fn start() {
     if let Err(error) = limits::begin(carried.as_deref().and_then(|text| text.to_str())) {
         refuse(&error);
     }
-    signals::begin();
+    masks::begin();
     far::before_start(look_up);
     if let Err(error) = fork::watch() {
         refuse(&std::io::Error::from_raw_os_error(error));
@@ -103,7 +104,7 @@ extern "C" fn start() {
         heap::leave_to_the_program();
         far::ensure_started();
     }
-    signals::unblock_trap();
+    masks::unblock_trap();
     trap_stacks::begin();
     if statics
         && !go::keeps_statics()

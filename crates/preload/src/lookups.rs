@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use hanare_sys::symbols::Library;
 
 use crate::code::{self, LIBRARY, OWN};
-use crate::signals;
+use crate::{masks, signals};
 
 /// A function of the C library or the dynamic linker, found at its first use. No other library's definition is found.
 pub(crate) struct Linker {
@@ -228,13 +228,13 @@ struct Keeping {
 }
 
 macro_rules! keeping {
-    ($($name:ident $behind:ident)*) => {
+    ($($name:ident: $function:path, $behind:path;)*) => {
         [$({
             extern "C" fn answer() -> *mut c_void {
-                signals::$name as *mut c_void
+                $function as *mut c_void
             }
             extern "C" fn answer_behind() -> *mut c_void {
-                signals::$behind as *mut c_void
+                $behind as *mut c_void
             }
             let name = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                 Ok(name) => name,
@@ -247,13 +247,13 @@ macro_rules! keeping {
 
 /// The functions by which a library would take Hanare's signals.
 static KEEPING: [Keeping; 9] = keeping! {
-    sigaction behind_sigaction
-    __sigaction behind_sigaction
-    signal behind_signal
-    bsd_signal behind_signal
-    ssignal behind_signal
-    sysv_signal behind_sysv_signal
-    __sysv_signal behind_sysv_signal
-    sigprocmask sigprocmask
-    pthread_sigmask pthread_sigmask
+    sigaction: signals::sigaction, signals::behind_sigaction;
+    __sigaction: signals::__sigaction, signals::behind_sigaction;
+    signal: signals::signal, signals::behind_signal;
+    bsd_signal: signals::bsd_signal, signals::behind_signal;
+    ssignal: signals::ssignal, signals::behind_signal;
+    sysv_signal: signals::sysv_signal, signals::behind_sysv_signal;
+    __sysv_signal: signals::__sysv_signal, signals::behind_sysv_signal;
+    sigprocmask: masks::sigprocmask, masks::sigprocmask;
+    pthread_sigmask: masks::pthread_sigmask, masks::pthread_sigmask;
 };

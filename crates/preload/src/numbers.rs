@@ -12,7 +12,7 @@ use crate::calls::{
     again, data, limits, messages, near, own, pending, process, queues, sockets, splice, stack, waiting,
 };
 use crate::mapping::with_far;
-use crate::{advice, locking, mapping, signals};
+use crate::{advice, locking, mapping, masks, signals};
 
 /// Returns the result of a call that one of this library's functions serves, or `None` if the call must go to the
 /// kernel.
@@ -129,7 +129,7 @@ unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
             libc::SYS_mq_timedreceive => {
                 queues::mq_timedreceive(int(a), b as *mut _, c, d as *mut _, e as *const _) as c_long
             }
-            libc::SYS_rt_sigprocmask => status(signals::change_mask_by_number(int(a), b, c, d).map(drop)).into(),
+            libc::SYS_rt_sigprocmask => status(masks::change_mask_by_number(int(a), b, c, d).map(drop)).into(),
             libc::SYS_rt_sigaction => status(signals::set_action_by_number(int(a), b, c, d)).into(),
             libc::SYS_rt_sigpending if b == size_of::<u64>() => {
                 pending::shown(a as *mut u64, |set| again::repeated(number, [set as usize, b, 0, 0, 0, 0]) as c_int)
@@ -154,7 +154,7 @@ unsafe fn waiting_by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> 
     let int = |value: usize| value as c_int;
     let is_mask = |size: usize| size == size_of::<u64>();
     // Calls `call` with the address of a copy of the mask. Null stays null.
-    let copied = |mask: usize, call: &dyn Fn(usize) -> c_long| match signals::set_at(mask) {
+    let copied = |mask: usize, call: &dyn Fn(usize) -> c_long| match masks::set_at(mask) {
         Ok(set) => call(set.as_ref().map_or(0, |set| std::ptr::from_ref(set) as usize)),
         Err(error) => status(Err(error)).into(),
     };

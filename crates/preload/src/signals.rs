@@ -1,11 +1,12 @@
 //! Keeps the trap signal for Hanare. In signal modes (sigbus and sigsegv), a fault on far memory raises this signal.
-//! The program's own handler for it is stored, and is called for faults outside far memory (`hanare_sys::signal`). No
-//! mask that the program sets ever blocks the trap signal: a fault under a blocked signal kills the process. In thread
-//! mode there is no trap signal, and every call is passed on unchanged.
+//! The program's own handler for it is stored, and is called for faults outside far memory (`hanare_sys::signal`). The
+//! masks of other handlers never block the trap signal in the kernel: a fault under a blocked signal kills the process. In
+//! thread mode there is no trap signal, and every call is passed on unchanged.
 
 use std::ffi::{c_int, c_ulong, c_void};
 use std::mem::{MaybeUninit, transmute, zeroed};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hanare::far;
 use hanare_sys::features::CallTraps;
@@ -15,7 +16,6 @@ use libc::{sighandler_t, sigset_t};
 use crate::answer::{kernel, set_errno, status};
 use crate::calls::near::{filled, given};
 use crate::calls::real::{self, Real};
-use crate::calls::waiting::sigsuspend;
 use crate::lookups::Linker;
 
 type Action = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
@@ -33,13 +33,10 @@ unsafe extern "C" fn libc_sigaction(signum: c_int, new: *const libc::sigaction, 
     }
 }
 
-/// Signals that glibc uses itself, to cancel threads and to change their user. glibc never lets a program block them.
-const GLIBC_SIGNALS: u64 = bit(32) | bit(33);
-
 /// Size of the kernel's signal set, in bytes.
-const MASK_BYTES: usize = 8;
+pub(crate) const MASK_BYTES: usize = 8;
 
-const fn bit(signal: c_int) -> u64 {
+pub(crate) const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
 }
 
@@ -60,6 +57,32 @@ pub(crate) fn kept() -> u64 {
 pub(crate) unsafe fn open_kept(set: *mut sigset_t) {
     // SAFETY: the caller promises that `set` holds a kernel's set.
     unsafe { set.cast::<u64>().write_unaligned(set.cast::<u64>().read_unaligned() & !kept()) }
+}
+
+/// What the masks of the program's actions have of the signals that Hanare keeps, by the number of the action's signal.
+static ACTION_MASKS: [AtomicU64; 65] = [const { AtomicU64::new(0) }; 65];
+
+/// Adds what the action of `signum` has had of Hanare's signals to the mask `old`, if it was told. Stores what the mask
+/// `new` has of them, if it was set.
+///
+/// # Safety
+/// `old` is null or valid for a kernel's set.
+unsafe fn exchange_mask(signum: c_int, new: Option<u64>, old: *mut u64) {
+    let place = &ACTION_MASKS[signum as usize];
+    let before = match new {
+        Some(mask) => place.swap(mask & kept(), Ordering::Relaxed),
+        None => place.load(Ordering::Relaxed),
+    };
+    if before != 0 && !old.is_null() {
+        // SAFETY: the caller promises that `old` holds a kernel's set if it is not null.
+        unsafe { old.write_unaligned(old.read_unaligned() | before) };
+    }
+}
+
+/// Returns the kernel's set that a set of the C library begins with.
+fn word(set: &sigset_t) -> u64 {
+    // SAFETY: the C library's set is longer than the kernel's and begins with it.
+    unsafe { std::ptr::from_ref(set).cast::<u64>().read() }
 }
 
 /// Returns the code with which the C library ends signal handlers.
@@ -142,13 +165,21 @@ unsafe fn act(signum: c_int, new: *const libc::sigaction, old: *mut libc::sigact
     // SAFETY: under the contract of sigaction(2), `new` is null or points to a valid action.
     let mut action = unsafe { new.as_ref() }.copied();
     if !is_trap(signum) {
+        let mask = action.map(|action| word(&action.sa_mask));
         if let Some(action) = &mut action {
             // SAFETY: `sa_mask` is a valid set in a local copy.
             unsafe { open_kept(&raw mut action.sa_mask) };
         }
         let new = action.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: `new` is null or points to a copy of the caller's action. `old` is the caller's pointer.
-        return unsafe { call(signum, new, old) };
+        // SAFETY: `new` is null or points to a copy of the caller's action. `old` is the caller's pointer, which is valid
+        // if it is not null.
+        unsafe {
+            let answer = call(signum, new, old);
+            if answer == 0 && kept() != 0 {
+                exchange_mask(signum, mask, if old.is_null() { null_mut() } else { (&raw mut (*old).sa_mask).cast() });
+            }
+            return answer;
+        }
     }
     status(chain(signum, action).map(|before| {
         if !old.is_null() {
@@ -181,7 +212,13 @@ unsafe fn set_handler(real: Option<*mut c_void>, signum: c_int, handler: sighand
     match real {
         // SAFETY: `call` is the C library's function, which has the type `SignalCall`. Its arguments are the
         // caller's.
-        Some(call) => unsafe { transmute::<*mut c_void, SignalCall>(call)(signum, handler) },
+        Some(call) => unsafe {
+            let before = transmute::<*mut c_void, SignalCall>(call)(signum, handler);
+            if before != libc::SIG_ERR && kept() != 0 {
+                exchange_mask(signum, Some(0), null_mut());
+            }
+            before
+        },
         None => {
             set_errno(libc::ENOSYS);
             libc::SIG_ERR
@@ -249,74 +286,8 @@ unsafe extern "C" fn sigignore(signum: c_int) -> c_int {
     if before == libc::SIG_ERR { -1 } else { 0 }
 }
 
-/// Changes the calling thread's signal mask, but never blocks the trap signal or glibc's own signals in the kernel. The
-/// program sees a mask as if it had blocked the trap signal, too.
-///
-/// # Safety
-/// `set` and `old` are null or valid, as for sigprocmask(2).
-unsafe fn change_mask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> Result<(), c_int> {
-    let wanted = (!set.is_null()).then(|| {
-        // SAFETY: `set` is not null, so it is valid. It is longer than the kernel's set and begins with it.
-        let mask = unsafe { set.cast::<u64>().read_unaligned() };
-        if how == libc::SIG_UNBLOCK { mask } else { mask & !GLIBC_SIGNALS }
-    });
-    let given = wanted.map(|mask| if how == libc::SIG_UNBLOCK { mask } else { mask & !kept() });
-    let given = given.as_ref().map_or(0, |mask| std::ptr::from_ref(mask) as usize);
-    let mut before = 0u64;
-    let args = [how as usize, given, &raw mut before as usize, MASK_BYTES, 0, 0];
-    // SAFETY: `given` is null or points to a local mask, and `before` is a local variable. The kernel does not get the
-    // caller's variables, which may be far.
-    unsafe { kernel(libc::SYS_rt_sigprocmask, args) }?;
-    before |= signal::blocked();
-    if !old.is_null() {
-        // SAFETY: `old` is not null, so it is valid. The C library's set begins with the kernel's mask.
-        unsafe { old.cast::<u64>().write_unaligned(before) };
-    }
-    if let Some(mask) = wanted {
-        signal::block(changed(how, before, mask) & kept());
-    }
-    Ok(())
-}
-
-/// Returns the mask that a change makes of the mask `before`.
-fn changed(how: c_int, before: u64, mask: u64) -> u64 {
-    match how {
-        libc::SIG_BLOCK => before | mask,
-        libc::SIG_UNBLOCK => before & !mask,
-        _ => mask,
-    }
-}
-
-/// Changes the calling thread's mask like the system call rt_sigprocmask, but never blocks the signals that Hanare
-/// keeps. Returns the kernel's mask after that.
-///
-/// # Safety
-/// The arguments are those of the system call.
-pub(crate) unsafe fn change_mask_by_number(how: c_int, set: usize, old: usize, len: usize) -> Result<u64, c_int> {
-    if len != MASK_BYTES {
-        return Err(libc::EINVAL);
-    }
-    let wanted = if set == 0 { None } else { Some(fetch::<u64>(set)?) };
-    let (mut before, mut now) = (0u64, 0u64);
-    let given = wanted.map(|mask| if how == libc::SIG_UNBLOCK { mask } else { mask & !kept() });
-    let given = given.as_ref().map_or(0, |mask| std::ptr::from_ref(mask) as usize);
-    // SAFETY: the kernel gets local sets.
-    unsafe {
-        kernel(libc::SYS_rt_sigprocmask, [how as usize, given, &raw mut before as usize, MASK_BYTES, 0, 0])?;
-        kernel(libc::SYS_rt_sigprocmask, [0, 0, &raw mut now as usize, MASK_BYTES, 0, 0])?;
-    }
-    before |= signal::blocked();
-    if old != 0 {
-        give(before, old)?;
-    }
-    if let Some(mask) = wanted {
-        signal::block(changed(how, before, mask) & kept());
-    }
-    Ok(now)
-}
-
 /// Copies a `T` into the program's memory. Returns `EFAULT` if the program may not write it.
-fn give<T: Copy>(value: T, to: usize) -> Result<(), c_int> {
+pub(crate) fn give<T: Copy>(value: T, to: usize) -> Result<(), c_int> {
     // SAFETY: a far `T` is replaced by a near copy, if the program may write it. The kernel checks all other pointers.
     unsafe {
         let mut near = filled(to as *mut T);
@@ -372,11 +343,17 @@ pub(crate) unsafe fn set_action_by_number(signum: c_int, new: usize, old: usize,
     // SAFETY: a near copy replaces a far structure. The kernel checks the pointer otherwise.
     let mut told = unsafe { filled(old as *mut KernelAction) };
     if !is_trap(signum) {
+        let mask = wanted.map(|action| action.mask);
         wanted.iter_mut().for_each(|action| action.mask &= !kept());
         let given = wanted.as_ref().map_or(0, |action| std::ptr::from_ref(action) as usize);
         let args = [signum as usize, given, told.pointer() as usize, MASK_BYTES, 0, 0];
         // SAFETY: `given` is 0 or a local copy of the program's action, and `told` is as above.
         let answer = unsafe { kernel(libc::SYS_rt_sigaction, args) };
+        if answer.is_ok() && kept() != 0 {
+            let told = told.pointer().cast::<KernelAction>();
+            // SAFETY: the kernel has just written the action, unless the pointer is null.
+            unsafe { exchange_mask(signum, mask, if old == 0 { null_mut() } else { &raw mut (*told).mask }) };
+        }
         told.settle(if answer.is_ok() { 0 } else { -1 });
         return answer.map(drop);
     }
@@ -402,113 +379,6 @@ pub(crate) unsafe fn set_action_by_number(signum: c_int, new: usize, old: usize,
         }
     }
     Ok(())
-}
-
-/// Makes the C library's set of the kernel's set at `mask`. Returns `None` if `mask` is null, and `EFAULT` if the program
-/// may not read it.
-pub(crate) fn set_at(mask: usize) -> Result<Option<sigset_t>, c_int> {
-    if mask == 0 {
-        return Ok(None);
-    }
-    let bits = fetch::<u64>(mask)?;
-    // SAFETY: zeroes are an empty set, which begins with the kernel's.
-    unsafe {
-        let mut set: sigset_t = zeroed();
-        (&raw mut set).cast::<u64>().write(bits);
-        Ok(Some(set))
-    }
-}
-
-/// Notes which signals the program has been started with that it blocks and Hanare may keep. Call it first of all.
-pub(crate) fn begin() {
-    signal::note_blocked(bit(libc::SIGBUS) | bit(libc::SIGSEGV) | bit(libc::SIGSYS));
-}
-
-/// Unblocks the signals that Hanare keeps, now that it is known which these are. The process may have been started with a
-/// mask that blocks them.
-pub(crate) fn unblock_trap() {
-    signal::block(signal::blocked() & kept());
-    signal::open(kept());
-}
-
-/// Unblocks the signals that Hanare keeps, in a thread that the C library has started with every signal blocked.
-pub(crate) fn unblock_trap_of_thread() {
-    signal::note_blocked(kept());
-    signal::open(kept());
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn sigprocmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
-    // SAFETY: the caller keeps the contract of sigprocmask(2).
-    status(unsafe { change_mask(how, set, old) })
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pthread_sigmask(how: c_int, set: *const sigset_t, old: *mut sigset_t) -> c_int {
-    // SAFETY: the caller keeps the contract of pthread_sigmask(3), which returns the error instead of setting `errno`.
-    unsafe { change_mask(how, set, old) }.err().unwrap_or(0)
-}
-
-/// Changes the signal mask by `mask`, in which each bit stands for one of the first 32 signals. Returns the previous
-/// mask of these signals, or -1 with `errno`.
-fn change_old_mask(how: c_int, mask: c_int) -> c_int {
-    // SAFETY: zeroes are a valid empty set.
-    let (mut set, mut before): (sigset_t, sigset_t) = unsafe { (zeroed(), zeroed()) };
-    // SAFETY: both sets are local. Each is longer than the kernel's set and begins with it.
-    let (changed, before) = unsafe {
-        (&raw mut set).cast::<u64>().write(u64::from(mask as u32));
-        (change_mask(how, &raw const set, &raw mut before), (&raw const before).cast::<u64>().read())
-    };
-    if status(changed) == 0 { before as c_int } else { -1 }
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn sigblock(mask: c_int) -> c_int {
-    change_old_mask(libc::SIG_BLOCK, mask)
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn sigsetmask(mask: c_int) -> c_int {
-    change_old_mask(libc::SIG_SETMASK, mask)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn sigpause(mask: c_int) -> c_int {
-    // SAFETY: zeroes are a valid empty set. The local set is longer than the kernel's and begins with it.
-    unsafe {
-        let mut set: sigset_t = zeroed();
-        (&raw mut set).cast::<u64>().write(u64::from(mask as u32));
-        sigsuspend(&raw const set)
-    }
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn sighold(signum: c_int) -> c_int {
-    if !(1..=64).contains(&signum) {
-        return status(Err(libc::EINVAL));
-    }
-    // SAFETY: zeroes are a valid empty set. The local set is longer than the kernel's and begins with it.
-    status(unsafe {
-        let mut set: sigset_t = zeroed();
-        (&raw mut set).cast::<u64>().write(bit(signum));
-        change_mask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut())
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pthread_attr_setsigmask_np(attributes: *mut libc::pthread_attr_t, set: *const sigset_t) -> c_int {
-    type Call = unsafe extern "C" fn(*mut libc::pthread_attr_t, *const sigset_t) -> c_int;
-    let Some(call) = real::pthread_attr_setsigmask_np.get() else { return libc::ENOSYS };
-    // SAFETY: `call` is the C library's `pthread_attr_setsigmask_np`, which has the type `Call`. It gets the caller's
-    // arguments, with the trap signal removed from the set.
-    unsafe {
-        if set.is_null() {
-            return transmute::<*mut c_void, Call>(call)(attributes, set);
-        }
-        let mut opened = set.read_unaligned();
-        open_kept(&raw mut opened);
-        transmute::<*mut c_void, Call>(call)(attributes, &raw const opened)
-    }
 }
 
 // ---- contexts -------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ use hanare_sys::flags::SERVED;
 use crate::answer::{errno, set_errno, unfiltered};
 use crate::calls::again::{by_number, repeated};
 use crate::code::{LIBRARY, LINKER, OWN};
-use crate::{go, signals};
+use crate::{go, masks, signals};
 
 /// Sets the wanted traps, and returns those that are set now. The filter may follow later, in the middle of an allocation:
 /// nothing is looked up then.
@@ -134,7 +134,7 @@ unsafe fn own(number: c_long, args: [usize; 6]) -> c_long {
 /// The arguments belong to the system call rt_sigprocmask.
 unsafe fn change_mask(call: &mut Call, [how, set, old, len, ..]: [usize; 6]) {
     // SAFETY: the caller promises the arguments of this call.
-    let changed = unsafe { signals::change_mask_by_number(how as c_int, set, old, len) };
+    let changed = unsafe { masks::change_mask_by_number(how as c_int, set, old, len) };
     match changed {
         Ok(mask) => {
             *call.mask() = mask;

@@ -151,7 +151,7 @@ struct Callback {
 /// Runs the callback of a timer. The C library calls this function in a thread with every signal blocked, in which no
 /// access to far memory can trap. So this function unblocks the trap signal first.
 unsafe extern "C" fn call_back(callback: usize) {
-    crate::signals::unblock_trap_of_thread();
+    crate::masks::unblock_trap_of_thread();
     // SAFETY: `callback` comes from `Box::into_raw` in `timer_create`, and it is never freed.
     let callback = unsafe { &*(callback as *const Callback) };
     // SAFETY: the program passed this function and this value to timer_create(2).
