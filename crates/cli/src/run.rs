@@ -267,7 +267,7 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
     let (end, elapsed) = supervise::run(&path, &args.program, &Settings::VARIABLES, &vars, &forwarder)?;
     drop((pollers, tree_end));
     warn_of_core(&end, stats.far_bytes.load(Relaxed));
-    explain_stack(&end, mode, stats.far_bytes.load(Relaxed));
+    explain_signal(&end, mode, stats.far_bytes.load(Relaxed));
     if let Some(private) = private {
         private.program_ended();
     }
@@ -290,19 +290,24 @@ fn warn_of_core(end: &End, far_bytes: u64) {
     }
 }
 
-/// Explains a SIGSEGV or SIGBUS that a far stack may have caused. In sigbus and sigsegv mode, the kernel writes a
-/// signal frame to the stack. If that page of the stack is absent far memory, the kernel ends the program, and nothing
-/// in the program can report it.
-fn explain_stack(end: &End, mode: Mode, far_bytes: u64) {
-    let name = match (end.signal(), mode) {
-        (Some(SIGSEGV), Mode::Sigsegv | Mode::Sigbus) => "SIGSEGV",
-        (Some(SIGBUS), Mode::Sigbus) => "SIGBUS",
+/// Explains a SIGSEGV or SIGBUS that the program may not have caused. The kernel writes a signal frame to the stack. If
+/// that page of the stack is absent far memory, it ends the program by SIGSEGV. If the trap's signal is blocked, as the C
+/// library does in some threads of its own, an access to absent far memory ends the program by this signal. Nothing in
+/// the program can report either.
+fn explain_signal(end: &End, mode: Mode, far_bytes: u64) {
+    const ON_STACK: &str = "a signal on a far stack, such as a coroutine's, without an alternate one";
+    const BLOCKED: &str = "an access to far memory by a thread that blocks every signal";
+    let (name, causes) = match (end.signal(), mode) {
+        (Some(SIGSEGV), Mode::Sigbus) => ("SIGSEGV", vec![ON_STACK]),
+        (Some(SIGSEGV), Mode::Sigsegv) => ("SIGSEGV", vec![ON_STACK, BLOCKED]),
+        (Some(SIGBUS), Mode::Sigbus) => ("SIGBUS", vec![BLOCKED]),
         _ => return,
     };
     if far_bytes > 0 {
         say(&format!(
-            "the program was ended by {name}: its own mistake, or, which {mode} mode cannot serve, a stack of its own making \
-             that is far, or far memory accessed while that signal was blocked; for these use --mode thread, see docs/modes.md"
+            "the program was ended by {name}: most likely its own mistake. In {mode} mode, unlike thread mode, it may also be {}. \
+             If the program runs well with --mode thread, see docs/modes.md",
+            causes.join(", or ")
         ));
     }
 }
