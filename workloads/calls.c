@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -283,6 +284,23 @@ static void addresses(void) {
     CALL(close(client) == 0 && close(server) == 0 && close(listener) == 0 && close(udp) == 0);
 }
 
+/* The kernel follows a pointer in the argument of this ioctl. */
+static void list_interfaces(void) {
+    struct ifreq near[8];
+    struct ifconf told = {.ifc_len = sizeof near, .ifc_req = near};
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    CALL(fd >= 0 && ioctl(fd, SIOCGIFCONF, &told) == 0);
+    for (int by_number = 0; by_number < 2; by_number++) {
+        struct ifconf wanted = {.ifc_len = sizeof near, .ifc_req = fresh(sizeof near)};
+        struct ifconf *list = kept(&wanted, sizeof wanted);
+        away();
+        CALL((by_number ? syscall(SYS_ioctl, fd, SIOCGIFCONF, list) : ioctl(fd, SIOCGIFCONF, list)) == 0);
+        REQUIRE(list->ifc_len == told.ifc_len && memcmp(list->ifc_req, near, (size_t)told.ifc_len) == 0,
+                "other interfaces: %d bytes, not %d", list->ifc_len, told.ifc_len);
+    }
+    CALL(close(fd) == 0);
+}
+
 static void waiting(void) {
     int *ends = fresh(2 * sizeof(int));
     CALL(pipe(ends) == 0 && write(ends[1], "x", 1) == 1);
@@ -306,6 +324,7 @@ static void waiting(void) {
     CALL(epoll_wait(epoll, events, 64, 1000) == 1 && events[0].data.u64 == want.data.u64);
     int *count = fresh(sizeof *count);
     CALL(ioctl(ends[0], FIONREAD, count) == 0 && *count == 1);
+    list_interfaces();
     away();
     CALL(nanosleep(limit, fresh(sizeof *limit)) == 0 && clock_nanosleep(CLOCK_MONOTONIC, 0, limit, NULL) == 0);
     struct timespec *time_ = fresh(sizeof *time_);

@@ -135,6 +135,7 @@ unsafe fn by_copies(number: c_long, args: [usize; 6]) -> Option<c_long> {
                 pending::shown(a as *mut u64, |set| again::repeated(number, [set as usize, b, 0, 0, 0, 0]) as c_int)
                     .into()
             }
+            libc::SYS_ioctl if b as u64 == libc::SIOCGIFCONF => again::ioctl(int(a), b as u64, c).into(),
             libc::SYS_sigaltstack => stack::sigaltstack(a as *const _, b as *mut _).into(),
             libc::SYS_execve => process::execve(a as *const _, b as *const _, c as *const _).into(),
             libc::SYS_execveat => process::execveat(int(a), b as *const _, c as *const _, d as *const _, int(e)).into(),

@@ -11,7 +11,7 @@ use hanare::far;
 use hanare_sys::descriptors::is_own;
 
 use super::descriptors::answer_by_number;
-use super::near::{Near, kernel_is_blind};
+use super::near::{Near, filled_elements, is_far, kernel_is_blind};
 use super::real;
 use crate::answer::{errno, set_errno, status};
 use crate::range::PAGE;
@@ -78,16 +78,51 @@ fn writes_under_lock(number: c_long, args: [usize; 6]) -> bool {
         )
 }
 
+/// The kernel's `struct ifconf`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Interfaces {
+    len: c_int,
+    list: usize,
+}
+
+/// Makes the ioctl SIOCGIFCONF by `call`, with a near copy of the list that its argument points to. Returns `None` if the
+/// list is not far.
+fn list_interfaces(argument: usize, call: impl Fn(usize) -> c_long) -> Option<c_long> {
+    let mut near = signals::fetch::<Interfaces>(argument).ok()?;
+    let len = usize::try_from(near.len).ok()?;
+    if !is_far(near.list as *const _, len) {
+        return None;
+    }
+    // SAFETY: the program passes a list of `len` bytes for the result.
+    let mut list = unsafe { filled_elements(near.list as *mut u8, len) };
+    near.list = list.pointer() as usize;
+    let answer = call(&raw mut near as usize);
+    list.settle(if answer == 0 { near.len.into() } else { answer });
+    if answer == 0 {
+        // SAFETY: the program passes an `Interfaces`, which could be read above, for the result.
+        unsafe { (&raw mut (*(argument as *mut Interfaces)).len).write_unaligned(near.len) };
+    }
+    Some(answer)
+}
+
 /// ioctl(2). The C prototype is variadic, but a variadic third argument is in the same register as this fixed one.
 #[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     type Call = unsafe extern "C-unwind" fn(c_int, c_ulong, ...) -> c_int;
     let Some(call) = real::ioctl.get() else {
         set_errno(libc::ENOSYS);
         return -1;
     };
-    // SAFETY: `call` is the C library's `ioctl`, which has the type `Call`. Its arguments are the caller's.
-    again(&[argument], || unsafe { transmute::<*mut _, Call>(call)(fd, request, argument) }.into()) as c_int
+    // SAFETY: `call` is the C library's `ioctl`, which has the type `Call`. Its arguments are the caller's, or copies.
+    let make = |argument: usize| unsafe { transmute::<*mut _, Call>(call)(fd, request, argument) }.into();
+    if request == libc::SIOCGIFCONF
+        && kernel_is_blind()
+        && let Some(answer) = list_interfaces(argument, make)
+    {
+        return answer as c_int;
+    }
+    again(&[argument], || make(argument)) as c_int
 }
 
 /// prctl(2). The C prototype is variadic, but variadic arguments are in the same registers as these fixed ones.
