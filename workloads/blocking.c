@@ -7,6 +7,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
@@ -198,6 +199,35 @@ static void inherit(int number) {
     check_handled(0, 1);
 }
 
+/* A jump restores the mask that the place has saved, and leaves it if the place has saved none. */
+static void jump(int number) {
+    sigset_t mask = only(number), before;
+    sigjmp_buf place;
+    volatile int round = 0;
+    CALL(sigprocmask(SIG_BLOCK, NULL, &before) == 0);
+    handled = 0;
+    if (sigsetjmp(place, 1) == 0) {
+        CALL(sigprocmask(SIG_BLOCK, &mask, NULL) == 0);
+        send_by(0, number);
+        REQUIRE(handled == 0, "signal %d was handled before the jump", number);
+        siglongjmp(place, 1);
+    }
+    check_handled(0, 1);
+    REQUIRE(blocked() == bits(&before), "a jump leaves the mask %#llx", (unsigned long long)blocked());
+    CALL(sigprocmask(SIG_BLOCK, &mask, NULL) == 0);
+    if (sigsetjmp(place, 1) == 0) {
+        CALL(sigprocmask(SIG_UNBLOCK, &mask, NULL) == 0);
+        siglongjmp(place, 1);
+    }
+    REQUIRE(blocked() == (bits(&before) | bits(&mask)), "a jump does not block signal %d", number);
+    if (sigsetjmp(place, 0) == 0) {
+        CALL(sigprocmask(SIG_SETMASK, &before, NULL) == 0);
+        round++;
+        longjmp(place, 1);
+    }
+    REQUIRE(round == 1 && blocked() == bits(&before), "a jump without a mask changes it");
+}
+
 extern char **environ;
 
 static void execute(char *own, int number) {
@@ -275,6 +305,7 @@ int main(int argc, char **argv) {
             wait_with(which, tested[i]);
         take(tested[i]);
         inherit(tested[i]);
+        jump(tested[i]);
         execute(argv[0], tested[i]);
     }
     read_back();

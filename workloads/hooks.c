@@ -1,6 +1,6 @@
 /* hooks: a library beside it sets handlers of fault signals and SIGSYS, and masks, by functions that it looks up behind
- * its own definitions. The handlers must be called for what is sent, and for nothing else, and what they replace must be
- * told. `hooks_defined` is the same program, linked also with a library that defines `sigaction` itself. */
+ * its own definitions. The handlers must be called for what is sent, and for nothing else. Old handlers must read back
+ * right. `hooks_defined` is the same program, linked also with a library that defines `sigaction` itself. */
 #include "check.h"
 
 #include <fcntl.h>

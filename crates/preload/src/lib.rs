@@ -30,6 +30,8 @@ mod entry;
 mod fork;
 mod go;
 mod heap;
+#[cfg(target_arch = "x86_64")]
+mod jumps;
 mod locale;
 mod locking;
 mod lookups;

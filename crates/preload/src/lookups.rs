@@ -84,9 +84,9 @@ pub(crate) fn next(name: &CStr) -> *mut c_void {
     unsafe { transmute::<*mut c_void, Symbol>(SYMBOL.get())(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
-/// Returns a function that answers a lookup of `name` in place of the linker's, if the lookup is for `RTLD_NEXT` and would
-/// find a function that takes the signals which Hanare keeps. The libraries that make such lookups lie after this one, so
-/// that the linker would find the C library's function.
+/// Returns a function that answers a lookup of `name` in place of the linker's. Returns `None` if the linker may answer:
+/// the lookup is not for `RTLD_NEXT`, or `name` is not in [`KEEPING`]. Libraries that make such lookups lie after this
+/// one, so the linker would find the C library's function.
 ///
 /// # Safety
 /// `name` is a NUL-terminated text.
@@ -139,7 +139,8 @@ unsafe extern "C" fn dlopen(_name: *const c_char, _flags: libc::c_int) -> *mut c
 }
 
 /// Defines a lookup function. For the handles `RTLD_DEFAULT` (0) and `RTLD_NEXT` (-1), it jumps to the function that
-/// `$find` returns. That is mostly the linker's, which finds the function that the name is bound to. For any other handle, it jumps to `$instead`.
+/// `$find` returns. That is mostly the linker's, which finds the function that the name is bound to. For any other
+/// handle, it jumps to `$instead`.
 macro_rules! lookup {
     ($name:ident, $find:ident, $instead:ident, fn($($arg:ident: $type:ty),*)) => {
         #[unsafe(naked)]

@@ -59,11 +59,11 @@ pub(crate) unsafe fn open_kept(set: *mut sigset_t) {
     unsafe { set.cast::<u64>().write_unaligned(set.cast::<u64>().read_unaligned() & !kept()) }
 }
 
-/// What the masks of the program's actions have of the signals that Hanare keeps, by the number of the action's signal.
+/// Hanare's signals in the masks of the program's actions, by the number of the action's signal.
 static ACTION_MASKS: [AtomicU64; 65] = [const { AtomicU64::new(0) }; 65];
 
-/// Adds what the action of `signum` has had of Hanare's signals to the mask `old`, if it was told. Stores what the mask
-/// `new` has of them, if it was set.
+/// Adds Hanare's signals that the action of `signum` has had in its mask to `old`, unless that is null. Then stores those
+/// of the mask `new`, if one is given.
 ///
 /// # Safety
 /// `old` is null or valid for a kernel's set.

@@ -98,7 +98,7 @@ pub(crate) const INFO_BYTES: usize = 48;
 /// The siginfo of a sent signal. All zeroes stand for no signal.
 pub(crate) type Info = [u32; INFO_BYTES / 4];
 
-/// What the program blocks in the calling thread although the kernel does not, and the signals that wait for the thread.
+/// The signals that the program blocks in the calling thread and the kernel does not, and those that wait for the thread.
 #[repr(C)]
 pub(crate) struct Held {
     /// The signals that the program blocks and Hanare keeps open. Bit n-1 stands for signal n.

@@ -81,6 +81,7 @@ reals! {
     close fork pthread_create pthread_mutexattr_setrobust
     setuid setgid seteuid setegid setreuid setregid setresuid setresgid setgroups
     sigaction signal bsd_signal ssignal sysv_signal __sysv_signal sigset pthread_attr_setsigmask_np setcontext swapcontext
+    __sigsetjmp siglongjmp longjmp _longjmp __longjmp_chk
     epoll_pwait2 timer_create timer_gettime timerfd_gettime signalfd
     system popen
     getresuid getresgid getgroups sched_getparam sched_setparam sched_setscheduler sched_rr_get_interval

@@ -5,7 +5,7 @@ use super::{Action, KERNEL_SET_BYTES, blocked, kernel_action};
 use crate::raw;
 use libc::c_int;
 
-/// The fault signals and SIGSYS, of which Hanare keeps some.
+/// The signals that Hanare may keep: the fault signals and SIGSYS.
 const KEPT: [c_int; 3] = [libc::SIGBUS, libc::SIGSEGV, libc::SIGSYS];
 
 /// Gives the kernel the program's mask and ignored signals, until it is dropped after a failed execution. Meanwhile an
