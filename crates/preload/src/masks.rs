@@ -1,6 +1,6 @@
 //! The program's signal masks. In signal modes (sigbus and sigsegv), no mask that the program sets ever blocks a signal
-//! that Hanare keeps in the kernel: a trap under a blocked signal kills the process. The
-//! program's own wish is stored (`hanare_sys::signal::block`), so that masks read back as they were set.
+//! that Hanare keeps in the kernel: a trap under a blocked signal kills the process. Masks must read back as they were
+//! set, so what the program blocks is stored (`hanare_sys::signal::block`).
 
 use std::ffi::{c_int, c_void};
 use std::mem::{transmute, zeroed};
