@@ -23,7 +23,9 @@ static const int tested[] = {SIGSYS, SIGBUS, SIGSEGV};
 static uint64_t *words;
 static siginfo_t last;
 static volatile sig_atomic_t handled;
+static volatile sig_atomic_t depth, sends_again, leaves;
 static volatile pid_t handled_in;
+static sigjmp_buf out;
 
 static void use_far(void) {
     for (size_t i = 0; i < WORDS; i += PAGE / sizeof *words)
@@ -35,8 +37,16 @@ static void handle(int number, siginfo_t *info, void *context) {
     last = *info;
     handled += number == info->si_signo;
     handled_in = (pid_t)syscall(SYS_gettid);
+    REQUIRE(++depth == 1, "a handler interrupts itself");
+    if (sends_again > 0) {
+        sends_again--;
+        CALL(raise(number) == 0);
+    }
     for (size_t i = 0; i < WORDS / 8; i += PAGE / sizeof *words)
         check_words(words + i, 1, 1, i, "in a handler");
+    depth--;
+    if (leaves)
+        siglongjmp(out, 1);
 }
 
 static uint64_t bits(const sigset_t *set) {
@@ -199,6 +209,18 @@ static void inherit(int number) {
     check_handled(0, 1);
 }
 
+/* A handler's own signal waits until the handler has returned, or has been left by a jump. */
+static void handle_again(int number) {
+    handled = 0;
+    for (leaves = 0; leaves < 2; leaves++) {
+        sends_again = 3;
+        if (sigsetjmp(out, 1) == 0)
+            CALL(raise(number) == 0);
+    }
+    leaves = 0;
+    REQUIRE(handled == 8 && sends_again == 0, "%d of 8 signals were handled", (int)handled);
+}
+
 /* A jump restores the mask that the place has saved, and leaves it if the place has saved none. */
 static void jump(int number) {
     sigset_t mask = only(number), before;
@@ -306,6 +328,7 @@ int main(int argc, char **argv) {
         take(tested[i]);
         inherit(tested[i]);
         jump(tested[i]);
+        handle_again(tested[i]);
         execute(argv[0], tested[i]);
     }
     read_back();

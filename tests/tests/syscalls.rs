@@ -30,6 +30,7 @@ fn in_mode(mode: &str) {
         check("locals", &[], &["--mode", mode, "--page-size", page_size]);
         check("blocking", &[], &["--mode", mode, "--page-size", page_size]);
     }
+    check("storm", &[], &["--mode", mode]);
     check("hooks", &[], &["--mode", mode]);
     check("hooks_defined", &[], &["--mode", mode]);
     if mode == "thread" {

@@ -56,7 +56,7 @@ unsafe fn restore(place: *const Place) {
         }
     };
     if saved & !u64::from(u32::MAX) == SAVED {
-        signal::block(saved & kept());
+        signal::jump(saved & kept());
     }
 }
 

@@ -99,6 +99,10 @@ pub(crate) fn set_at(mask: usize) -> Result<Option<sigset_t>, c_int> {
 
 /// Notes which signals the program has been started with that it blocks and Hanare may keep. Call it first of all.
 pub(crate) fn begin() {
+    // Jumps are interposed on this architecture only.
+    if cfg!(target_arch = "x86_64") {
+        signal::keep_masks();
+    }
     signal::note_blocked(bit(libc::SIGBUS) | bit(libc::SIGSEGV) | bit(libc::SIGSYS));
 }
 

@@ -103,11 +103,13 @@ pub(crate) type Info = [u32; INFO_BYTES / 4];
 pub(crate) struct Held {
     /// The signals that the program blocks and Hanare keeps open. Bit n-1 stands for signal n.
     pub(crate) blocked: u64,
+    /// The signals that Hanare's own code blocks and keeps open. They wait like those that the program blocks.
+    pub(crate) guarded: u64,
     /// The signals that were sent to this thread while it blocked them: SIGSYS, and the signal of the trap.
     pub(crate) infos: [Info; 2],
 }
 
-const _: () = assert!(size_of::<Held>() == 104);
+const _: () = assert!(size_of::<Held>() == 112);
 
 /// Returns the address of the calling thread's [`Held`], which is zero when the thread starts.
 #[inline]
@@ -122,10 +124,10 @@ core::arch::global_asm!(
     ".globl hanare_flags",
     ".hidden hanare_flags",
     ".type hanare_flags, @object",
-    ".size hanare_flags, 128",
+    ".size hanare_flags, 136",
     ".balign 8",
     "hanare_flags:",
-    ".zero 128",
+    ".zero 136",
     ".text",
 );
 

@@ -16,8 +16,8 @@ mod held;
 mod mask;
 
 pub use executing::Executing;
-pub use held::{block, blocked, forget_waiting, note_blocked, open, take_waiting, waiting};
-use mask::set_mask;
+pub use held::{block, blocked, forget_waiting, jump, keep_masks, note_blocked, open, take_waiting, waiting};
+use mask::set_kernels_mask;
 pub use mask::{SignalMask, SignalWatch, Unblocked, Uncancelled};
 pub(crate) use mask::{keep_open, kept_open};
 
@@ -299,6 +299,8 @@ extern "C-unwind" fn entry(signal: c_int, info: *mut libc::siginfo_t, context: *
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: `errno` points to this thread's `errno`, which is always readable.
     let saved = unsafe { *errno };
+    // A sent signal that is kept open must not run the program's handler in the middle of the engine.
+    let guarded = held::guard(kept_open());
     let cancellation = mask::forbid_cancellation();
     let verdict = decide(signal, info, context);
     #[cfg(target_arch = "x86_64")]
@@ -306,6 +308,7 @@ extern "C-unwind" fn entry(signal: c_int, info: *mut libc::siginfo_t, context: *
     // SAFETY: `errno` points to this thread's `errno`, which is always writable.
     unsafe { *errno = saved };
     mask::allow_cancellation(cancellation, interrupted_mask(context) & !traps());
+    held::guard(guarded);
     if verdict == Verdict::NotOurs {
         chain(signal, info, context);
     }
@@ -340,6 +343,8 @@ pub(crate) fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_v
     if sent && held::hold(signal, info) {
         return;
     }
+    // SIGSYS is open here. Another one must not wait for the lock that this one holds.
+    let guarded = held::guard(kept_open());
     let action = {
         let mut chained = slot.chained.lock();
         let action = *chained;
@@ -348,6 +353,7 @@ pub(crate) fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_v
         }
         action
     };
+    held::guard(guarded);
     match action.handler {
         libc::SIG_IGN if sent => {}
         // A fault cannot be ignored, so SIG_IGN also kills the process. The kernel does the same without our handler.
@@ -389,7 +395,9 @@ fn interrupted_mask(context: *mut c_void) -> u64 {
 /// stays open even so, because the handler may access far memory. The handler may leave by `siglongjmp` or an exception.
 fn call_chained(action: Action, handler: usize, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let itself = if action.has(libc::SA_NODEFER) { 0 } else { 1 << (signal - 1) };
-    set_mask((interrupted_mask(context) | action.mask | itself) & !traps());
+    let kept = traps() | kept_open();
+    set_kernels_mask((interrupted_mask(context) | action.mask | itself) & !kept);
+    let before = held::enter_handler((action.mask | itself) & kept);
     if action.has(libc::SA_SIGINFO) {
         type Full = extern "C-unwind" fn(c_int, *mut libc::siginfo_t, *mut c_void);
         // SAFETY: the program set `handler` with SA_SIGINFO, so it has the signature `Full`.
@@ -400,6 +408,7 @@ fn call_chained(action: Action, handler: usize, signal: c_int, info: *mut libc::
         let handler = unsafe { std::mem::transmute::<usize, extern "C-unwind" fn(c_int)>(handler) };
         handler(signal);
     }
+    block(before);
 }
 
 /// Returns the error code of a page fault. Returns `None` if the trap was not a page fault.

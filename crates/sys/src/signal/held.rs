@@ -4,6 +4,9 @@
 //! sends such a signal, the thread's handler stores it here. The thread gets it when the program unblocks the signal. As
 //! in the kernel, a signal waits at most once for a thread, and once for the process.
 //!
+//! The same holds while Hanare's own code blocks a signal that it keeps open ([`super::SignalMask`], the handler of a
+//! fault). Otherwise the program's handler would run in the middle of the engine.
+//!
 //! The code here blocks every signal while it changes what is stored, those of traps too. So it accesses near memory only.
 
 use super::KERNEL_SET_BYTES;
@@ -12,7 +15,7 @@ use crate::flags::{self, Info};
 use crate::futex::LockCell;
 use crate::raw;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const NONE: Info = [0; size_of::<Info>() / 4];
 /// The place of the `si_code` in the words of a siginfo.
@@ -72,13 +75,60 @@ pub fn blocked() -> u64 {
 pub fn block(signals: u64) {
     // SAFETY: the address is that of the calling thread's own words.
     unsafe { (*flags::held()).blocked = signals };
-    if waiting() & !signals != 0 {
+    deliver();
+}
+
+/// Sets the signals that Hanare's own code blocks in the calling thread and keeps open, and returns the previous ones.
+/// Delivers as [`block`] does.
+pub(super) fn guard(signals: u64) -> u64 {
+    // SAFETY: the address is that of the calling thread's own words.
+    let before = unsafe { std::mem::replace(&mut (*flags::held()).guarded, signals) };
+    if before & !signals != 0 {
+        deliver();
+    }
+    before
+}
+
+/// Ends what a handler has blocked that the program leaves by a jump, and sets what the program blocks from now on.
+pub fn jump(signals: u64) {
+    // SAFETY: the address is that of the calling thread's own words. The program's code runs outside Hanare's.
+    unsafe { (*flags::held()).guarded = 0 };
+    block(signals);
+}
+
+/// Returns the signals that wait if somebody sends them.
+fn closed() -> u64 {
+    // SAFETY: the address is that of the calling thread's own words.
+    unsafe { (*flags::held()).blocked | (*flags::held()).guarded }
+}
+
+/// Sends the calling thread the signals that have waited for it.
+fn deliver() {
+    if waiting() & !closed() != 0 {
         sealed(|| {
-            while let Some(info) = take(!signals) {
-                raise(&info);
+            while let Some(info) = take(!closed()) {
+                raise(&info, crate::thread::gettid());
             }
         });
     }
+}
+
+/// True once the program's masks are kept: its calls that set masks, and its jumps, come to this module.
+static KEEPS_MASKS: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the program's masks are kept from now on.
+pub fn keep_masks() {
+    KEEPS_MASKS.store(true, Ordering::Release);
+}
+
+/// Blocks `signals` for the program while its handler runs. Returns what it blocked before.
+pub(super) fn enter_handler(signals: u64) -> u64 {
+    let before = blocked();
+    if KEEPS_MASKS.load(Ordering::Acquire) {
+        // SAFETY: the address is that of the calling thread's own words.
+        unsafe { (*flags::held()).blocked |= signals };
+    }
+    before
 }
 
 /// Returns the signals that wait for the calling thread or for the process.
@@ -110,29 +160,31 @@ fn take(signals: u64) -> Option<Info> {
     Some(info)
 }
 
-/// Sends a stored signal to the calling thread, which blocks it now.
-fn raise(info: &Info) {
+/// Sends a signal to a thread of this process. The calling thread blocks it now. Returns whether the kernel has taken it.
+fn raise(info: &Info, thread: i32) -> bool {
     let mut memory = PROCESS.lock();
     memory.sent[..info.len()].copy_from_slice(info);
     let sent = memory.sent.as_ptr() as usize;
-    // Ignored: the first two calls cannot fail. The kernel refuses only what another process sends, and a queue without
-    // room.
+    let args = [crate::thread::first() as usize, thread as usize, info[0] as usize, sent, 0, 0];
+    // The kernel refuses only what another process sends, a thread that has ended, and a queue without room.
     // SAFETY: the kernel reads a siginfo that belongs to the holder of the lock.
-    let _ = unsafe {
-        let process = raw::syscall(libc::SYS_getpid, [0; 6]).unwrap_or(0);
-        let thread = raw::syscall(libc::SYS_gettid, [0; 6]).unwrap_or(0);
-        raw::syscall(libc::SYS_rt_tgsigqueueinfo, [process, thread, info[0] as usize, sent, 0, 0])
-    };
+    unsafe { raw::syscall(libc::SYS_rt_tgsigqueueinfo, args) }.is_ok()
 }
 
-/// Stores a signal that somebody sent, if the program blocks it in the calling thread. Returns whether it did so.
+/// Stores a signal that somebody sent, if the program or Hanare blocks it in the calling thread. Returns whether it did
+/// so. A thread of Hanare passes the signal on to the program's first thread.
 pub(super) fn hold(signal: c_int, info: *const libc::siginfo_t) -> bool {
-    if blocked() & bit(signal) == 0 {
+    let is_own = flags::OWN.get();
+    if closed() & bit(signal) == 0 && !is_own {
         return false;
     }
     // SAFETY: the handler's siginfo is valid, and longer than its beginning.
     let info = unsafe { info.cast::<Info>().read() };
     sealed(|| {
+        let first = crate::thread::first();
+        if is_own && first != crate::thread::gettid() && raise(&info, first) {
+            return;
+        }
         let at = place(signal);
         if info[CODE] as c_int == SI_TKILL {
             // SAFETY: the address is that of the calling thread's own words. Its handlers do not run now.

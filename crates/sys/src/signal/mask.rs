@@ -1,6 +1,7 @@
 //! Signal masks and cancellation of the calling thread.
 
 use super::KERNEL_SET_BYTES;
+use super::held::guard;
 use crate::raw::{self, Errno};
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -20,9 +21,19 @@ pub(crate) fn kept_open() -> u64 {
     KEPT_OPEN.load(Ordering::Acquire)
 }
 
-/// Sets the calling thread's signal mask and returns the old one.
+/// Sets the calling thread's signal mask and returns the old one. Signals of the mask that are kept open wait in this
+/// process if somebody sends them.
 pub(super) fn set_mask(mask: u64) -> u64 {
-    let mask = mask & !kept_open();
+    let kept = kept_open();
+    let is_guarded = mask & kept;
+    // The signals wait as soon as the other signals are blocked, and until these are open again.
+    let before = if is_guarded == 0 { None } else { Some(guard(is_guarded)) };
+    let old = set_kernels_mask(mask & !kept);
+    old | before.unwrap_or_else(|| if kept == 0 { 0 } else { guard(0) })
+}
+
+/// Sets the calling thread's signal mask in the kernel and returns the old one.
+pub(super) fn set_kernels_mask(mask: u64) -> u64 {
     let mut old = 0u64;
     let args = [libc::SIG_SETMASK as usize, &raw const mask as usize, &raw mut old as usize, KERNEL_SET_BYTES, 0, 0];
     // Ignored: the kernel refuses only bad pointers, sizes and requests.
