@@ -33,8 +33,8 @@
 extern OWN const ElfW(Ehdr) __ehdr_start;
 extern OWN ElfW(Dyn) _DYNAMIC[];
 
-/* The maximum number of libraries of which this library needs versions. They are the C library, its parts in older
- * versions, and the dynamic linker. */
+/* The maximum number of libraries that the search visits: the C library, its parts in older versions, and the dynamic
+ * linker. */
 #define LIBRARIES_MAX 8
 
 /* The tables of a loaded object. */
@@ -108,7 +108,7 @@ static int is_called(const struct link_map *link, const char *name) {
     return names && soname && is_same(names + soname, name);
 }
 
-/* Adds the loaded libraries of which this library needs versions to `libraries`. */
+/* Fills `libraries` with the loaded libraries that define versions for this library. */
 static void find_libraries(void) {
     const char *at = own.needed;
     while (at) {
@@ -235,7 +235,7 @@ static void bind_calls(const ElfW(Rela) *entry, size_t count, int *is_writable) 
         const ElfW(Sym) *symbol = &own.symbols[nth];
         unsigned kind = ELF64_ST_TYPE(symbol->st_info);
         if ((type != R_CALL && type != R_DATA && type != R_ADDR) || symbol->st_shndx != SHN_UNDEF ||
-            (kind != STT_FUNC && kind != STT_NOTYPE))
+            (kind != STT_FUNC && kind != STT_NOTYPE) || entry->r_addend != 0)
             continue;
         ElfW(Addr) *place = (ElfW(Addr) *)(own.base + entry->r_offset);
         ElfW(Addr) found = find(own.names + symbol->st_name, needed_version(nth));
@@ -255,6 +255,8 @@ __attribute__((constructor(101))) static void bind_all(void) {
     int is_writable = 0;
     read_object(&own, (ElfW(Addr))&__ehdr_start, _DYNAMIC);
     find_libraries();
+    if (library_count == 0) /* another C library, which has no versions */
+        return;
     bind_calls(own.others, own.others_len / sizeof *own.others, &is_writable);
     bind_calls(own.calls, own.calls_len / sizeof *own.calls, &is_writable);
     if (is_writable && !error)

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering::*};
 use hanare_settings::Mode;
 use hanare_sys::features::{CallTraps, Features};
 
-use crate::{choose, process};
+use crate::process;
 
 /// The addresses in which the filter looks for pointers. There are none where it is not supported.
 #[cfg(target_arch = "x86_64")]
@@ -111,7 +111,7 @@ fn set(wanted: CallTraps) {
 #[must_use]
 pub fn mode_without_calls() -> Option<(Mode, u64)> {
     let launch = &process::state()?.launch;
-    let works = choose::system_calls_work(launch.mode, &launch.features) || call_traps().filter;
+    let works = launch.mode == Mode::Thread || call_traps().filter;
     let limit = Some(launch.settings.near).filter(|&near| near != 0).unwrap_or(u64::MAX);
     (!works).then_some((launch.mode, limit))
 }
