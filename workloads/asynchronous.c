@@ -2,8 +2,8 @@
  *
  *     asynchronous
  *
- * Most threads are cancelled while they read or write far memory, half of which is evicted meanwhile, and some in a
- * call with a far argument. Every thread ends as cancelled, and its cleanup runs once and uses far memory. */
+ * Most threads are cancelled while they read or write far memory. Half of it is evicted meanwhile. The other threads wait
+ * in a call with a far argument. Every thread ends as cancelled, and its cleanup runs once and uses far memory. */
 #include "check.h"
 
 #include <pthread.h>
