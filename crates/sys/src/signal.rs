@@ -396,8 +396,9 @@ fn interrupted_mask(context: *mut c_void) -> u64 {
 fn call_chained(action: Action, handler: usize, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let itself = if action.has(libc::SA_NODEFER) { 0 } else { 1 << (signal - 1) };
     let kept = traps() | kept_open();
-    set_kernels_mask((interrupted_mask(context) | action.mask | itself) & !kept);
+    // The signal must wait from the moment at which the kernel opens it.
     let before = held::enter_handler((action.mask | itself) & kept);
+    set_kernels_mask((interrupted_mask(context) | action.mask | itself) & !kept);
     if action.has(libc::SA_SIGINFO) {
         type Full = extern "C-unwind" fn(c_int, *mut libc::siginfo_t, *mut c_void);
         // SAFETY: the program set `handler` with SA_SIGINFO, so it has the signature `Full`.
@@ -408,6 +409,9 @@ fn call_chained(action: Action, handler: usize, signal: c_int, info: *mut libc::
         let handler = unsafe { std::mem::transmute::<usize, extern "C-unwind" fn(c_int)>(handler) };
         handler(signal);
     }
+    // A signal that has waited for the handler's end is delivered when this handler has returned. Otherwise the handlers of
+    // a fast sender would pile up on the stack.
+    set_kernels_mask(!mask::LIBRARY_SIGNALS);
     block(before);
 }
 
