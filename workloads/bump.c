@@ -1,12 +1,14 @@
 /* bump [SIZE]
  *
  * A program with an allocator of its own over `mmap`, from which the C library takes the buffers of its streams and
- * directories. It prints, uses SIZE (40) MiB of memory, and then flushes the stream and reads a directory. */
+ * directories. It prints, uses SIZE (40) MiB of memory, reads a directory, forks, and flushes the stream. */
 #include "check.h"
 
 #include <dirent.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define PIECE (4 * MIB)
 
@@ -55,7 +57,7 @@ int main(int argc, char **argv) {
         CALL((all[i] = malloc(8000)));
         fill_words(all[i], 1000, i, 0);
         if (i == blocks / 4)
-            CALL(printf("ok bump: %zu blocks\n", blocks) > 0 && (directory = opendir("/proc/self")));
+            CALL(printf("ok bump: %zu blocks\n", blocks) > 0 && (directory = opendir("/proc/self")) && tmpfile());
     }
     for (size_t i = 0; i < blocks; i++)
         check_words(all[i], 1000, i, 0, "a block");
@@ -64,6 +66,18 @@ int main(int argc, char **argv) {
     while (readdir(directory))
         entries++;
     REQUIRE(errno == 0 && entries > 40, "%zu entries, error %d", entries, errno);
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = round; i < blocks; i += 3)
+            check_words(all[i], 1000, i, 0, "a block");
+        pid_t child = fork();
+        if (child == 0) {
+            check_words(all[blocks / 2], 1000, blocks / 2, 0, "a block of the child's");
+            _exit(5);
+        }
+        int status;
+        CALL(waitpid(child, &status, 0) == child);
+        REQUIRE(WIFEXITED(status) && WEXITSTATUS(status) == 5, "the child ended with %#x", (unsigned)status);
+    }
     if (fflush(stdout) != 0) {
         perror("bump: the output is lost");
         return 1;

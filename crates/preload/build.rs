@@ -2,7 +2,7 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    for file in ["src/unwinder.c", "src/execl.c", "src/binding.c"] {
+    for file in ["src/unwinder.c", "src/execl.c", "src/streams.c", "src/binding.c"] {
         println!("cargo:rerun-if-changed={file}");
     }
     // The linker redirects jemalloc's calls of `mmap`, `sbrk` and `pthread_atfork` to functions in the runtime crate
@@ -15,7 +15,12 @@ fn main() {
     println!("cargo:rustc-link-arg-cdylib=-Wl,-Bsymbolic-functions");
     link_unwinder();
     let mut compiler = cc::Build::new();
-    compiler.file("src/execl.c").flag("-fasynchronous-unwind-tables").warnings(true).compile("hanare_execl");
+    compiler
+        .file("src/execl.c")
+        .file("src/streams.c")
+        .flag("-fasynchronous-unwind-tables")
+        .warnings(true)
+        .compile("hanare_execl");
     cc::Build::new().file("src/binding.c").flag("-ffreestanding").warnings(true).compile("hanare_binding");
 }
 

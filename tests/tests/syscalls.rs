@@ -30,7 +30,9 @@ fn in_mode(mode: &str) {
         check("locals", &[], &["--mode", mode, "--page-size", page_size]);
         check("blocking", &[], &["--mode", mode, "--page-size", page_size]);
     }
+    check("open", &[], &["--mode", mode]);
     check("storm", &[], &["--mode", mode]);
+    check("flood", &[], &["--mode", mode]);
     check("hooks", &[], &["--mode", mode]);
     check("hooks_defined", &[], &["--mode", mode]);
     if mode == "thread" {

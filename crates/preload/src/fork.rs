@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use hanare_sys::stack;
 
+use crate::range::PAGE;
+
 type Handler = Option<unsafe extern "C" fn()>;
 type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
 
@@ -50,8 +52,46 @@ pub(crate) fn watch() -> Result<(), c_int> {
     Err(error)
 }
 
-unsafe extern "C" fn before() {
+unsafe extern "C" {
+    /// Calls `visit` for places in the C library's streams, as long as it returns true (`streams.c`).
+    safe fn hanare_visit_streams(visit: extern "C" fn(*const c_void) -> c_int) -> c_int;
+}
+
+/// Brings the page of a place in.
+extern "C" fn touch(place: *const c_void) -> c_int {
+    // SAFETY: the place is in a stream, which the C library keeps while its list is locked.
+    let _ = unsafe { place.cast::<u8>().read_volatile() };
+    1
+}
+
+/// Checks whether the page of a place is present, without an access.
+extern "C" fn is_there(place: *const c_void) -> c_int {
+    let page = place as usize & !(PAGE - 1);
+    c_int::from(hanare::near::resident(page, PAGE) > 0)
+}
+
+/// How often a fork is prepared at most, until all streams are present.
+const TRIES: usize = 8;
+
+/// Prepares far memory for a fork. The C library resets its streams in the child before the child can page. If the program
+/// allocates them in far memory, they must be present. The preparation may evict them, but then leaves room for them.
+fn prepare() {
     hanare::far::before_fork();
+    if !crate::heap::is_the_programs() || !hanare::far::is_started() {
+        return;
+    }
+    for _ in 1..TRIES {
+        if hanare_visit_streams(is_there) != 0 {
+            return;
+        }
+        hanare::far::after_fork();
+        hanare_visit_streams(touch);
+        hanare::far::before_fork();
+    }
+}
+
+unsafe extern "C" fn before() {
+    prepare();
     if hanare::far::is_started() {
         hanare_sys::limits::forking();
     }

@@ -6,10 +6,10 @@
 //! Some allocations are never far:
 //! - Allocations of the dynamic linker. They contain the tables of thread-locals, which Hanare's own code reads while
 //!   it resolves a fault.
-//! - The tables of a locale (see `locale`).
-//! - The C library's own allocations before far memory has started. The C library may hold a lock that the start needs.
-//! - In signal modes (sigbus and sigsegv), all of the C library's own allocations. They include buffers of streams and
-//!   directories, which it passes to the kernel by calls that are not interposed.
+//! - The C library's own allocations. They include buffers of streams and directories, which it passes to the kernel by
+//!   calls that are not interposed. It resets streams in a forked child before the child can page. It reads a locale's
+//!   tables in a new thread before the thread's first function runs. And before far memory has started, it may hold a lock
+//!   that the start needs.
 //!
 //! The return address of a call shows whether the dynamic linker or the C library makes the call. So each entry point
 //! that allocates passes on its return address.
@@ -23,24 +23,24 @@ use hanare::{far, heap, near};
 use crate::answer::{errno, keeping_errno, set_errno};
 use crate::code::{LIBRARY, LINKER, OWN};
 use crate::entry::entry;
-use crate::{locale, refuse};
+use crate::refuse;
 
 const PAGE: usize = 4096;
-
-/// Checks whether the program itself defines the `malloc` family. If so, the dynamic linker uses the program's
-/// definitions, too. Definitions in the program's libraries are not used, because they come after this library's.
-pub(crate) fn is_the_programs() -> bool {
-    // SAFETY: `dlsym` gets a NUL-terminated name.
-    let bound = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"calloc".as_ptr()) };
-    !bound.is_null() && !OWN.contains(bound as usize)
-}
 
 /// True if the program itself defines the `malloc` family.
 static IS_THE_PROGRAMS: AtomicBool = AtomicBool::new(false);
 
-/// Notes that the program itself defines the `malloc` family.
-pub(crate) fn leave_to_the_program() {
-    IS_THE_PROGRAMS.store(true, Ordering::Release);
+/// Finds out whether the program itself defines the `malloc` family. If so, the dynamic linker uses the program's
+/// definitions, too. Definitions in the program's libraries are not used, because they come after this library's.
+pub(crate) fn find() {
+    // SAFETY: `dlsym` gets a NUL-terminated name.
+    let bound = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"calloc".as_ptr()) };
+    IS_THE_PROGRAMS.store(!bound.is_null() && !OWN.contains(bound as usize), Ordering::Release);
+}
+
+/// Returns whether the program itself defines the `malloc` family.
+pub(crate) fn is_the_programs() -> bool {
+    IS_THE_PROGRAMS.load(Ordering::Acquire)
 }
 
 /// Bytes that the program's own allocator has mapped near.
@@ -51,7 +51,7 @@ static LEFT_NEAR: AtomicU64 = AtomicU64::new(0);
 /// interposed. Where these calls fail on far pages, streams would lose bytes. Ends the process at the limit that `--near`
 /// sets.
 pub(crate) fn stays_near(size: usize) -> bool {
-    if !IS_THE_PROGRAMS.load(Ordering::Acquire) {
+    if !is_the_programs() {
         return false;
     }
     let Some((mode, limit)) = far::mode_without_calls() else { return false };
@@ -77,7 +77,7 @@ fn wants_far_block(size: usize, caller: usize) -> bool {
     (size >= far::threshold() || far::small_blocks_are_far())
         && far::active()
         && !LINKER.contains(caller)
-        && !(LIBRARY.contains(caller) && (far::trap_signal().is_some() || far::is_dormant() || locale::is_being_set()))
+        && !LIBRARY.contains(caller)
         && !far::is_own_thread()
         && far::is_due(size)
 }

@@ -32,7 +32,6 @@ mod go;
 mod heap;
 #[cfg(target_arch = "x86_64")]
 mod jumps;
-mod locale;
 mod locking;
 mod lookups;
 mod mapping;
@@ -102,8 +101,8 @@ extern "C" fn start() {
     // If the program defines its own allocator, far memory starts now. The start creates threads, for which the dynamic
     // linker calls the program's `calloc`. A later start could happen inside that allocator while it holds a lock, and
     // would deadlock.
+    heap::find();
     if heap::is_the_programs() {
-        heap::leave_to_the_program();
         far::ensure_started();
     }
     masks::unblock_trap();

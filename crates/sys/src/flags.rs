@@ -16,8 +16,6 @@ pub struct Flag(u8);
 pub static OWN: Flag = Flag(0);
 /// Set while the calling thread forks.
 pub static FORKS: Flag = Flag(1);
-/// Set while the calling thread allocates memory for a locale of the C library.
-pub static SETS_LOCALE: Flag = Flag(2);
 /// Set while the calling thread's system calls are not dispatched, because it has begun a thread or a process itself, or
 /// has made a 32-bit call.
 #[cfg(target_arch = "x86_64")]
@@ -177,7 +175,7 @@ mod tests {
     #[test]
     fn each_thread_has_its_own() {
         OWN.set(true);
-        assert!(OWN.get() && !FORKS.get() && !SETS_LOCALE.get());
+        assert!(OWN.get() && !FORKS.get());
         std::thread::spawn(|| {
             assert!(!OWN.get() && !OWN.replace(true) && OWN.get());
             FORKS.set(true);
@@ -186,6 +184,6 @@ mod tests {
         .expect("a thread that asserts");
         assert!(OWN.replace(false) && !OWN.get() && !FORKS.get());
         assert_eq!([count(6, 10), count(3, 10), count(4, 10), count(2, 10)], [None, None, Some(13), None]);
-        assert!(!OWN.get() && !FORKS.get() && !SETS_LOCALE.get(), "the count is apart from the flags");
+        assert!(!OWN.get() && !FORKS.get(), "the count is apart from the flags");
     }
 }

@@ -93,5 +93,4 @@ reals! {
     mq_open mq_unlink mq_send mq_timedsend mq_receive mq_timedreceive mq_getattr mq_setattr msgsnd msgrcv
     aio_read aio_read64 aio_write aio_write64 lio_listio lio_listio64
     sigaltstack ioctl fcntl fcntl64 syscall
-    setlocale
 }
