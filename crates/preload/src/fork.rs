@@ -53,7 +53,7 @@ pub(crate) fn watch() -> Result<(), c_int> {
 }
 
 unsafe extern "C" {
-    /// Calls `visit` for places in the C library's streams, as long as it returns true (`streams.c`).
+    /// Calls a function for the places that the C library accesses in its streams, until it returns false (`streams.c`).
     safe fn hanare_visit_streams(visit: extern "C" fn(*const c_void) -> c_int) -> c_int;
 }
 

@@ -8,13 +8,14 @@ extern FILE *_IO_list_all;
 void _IO_list_lock(void);
 void _IO_list_unlock(void);
 
-/* Passes each place that the C library accesses in a stream to `visit`, as long as that returns true. Returns whether all
- * calls did. Accesses a stream only after its call. */
+/* Calls a function for each place that the C library accesses in a stream, until the function returns false. Returns
+ * whether all calls returned true. Accesses a stream only after its call. */
 OWN int hanare_visit_streams(int (*visit)(const void *place)) {
     int goes_on = 1;
     _IO_list_lock();
     for (FILE *stream = _IO_list_all; stream && goes_on; stream = stream->_chain)
-        goes_on = visit(stream) && visit(&stream->_chain) && visit(&stream->_lock) && visit(stream->_lock);
+        goes_on = visit(stream) && visit(&stream->_chain) && visit(&stream->_lock) &&
+                  (!stream->_lock || visit(stream->_lock));
     _IO_list_unlock();
     return goes_on;
 }

@@ -343,7 +343,7 @@ pub(crate) fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_v
     if sent && held::hold(signal, info) {
         return;
     }
-    // SIGSYS is open here. Another one must not wait for the lock that this one holds.
+    // SIGSYS may be open here. Its handler must not run while this thread holds the lock.
     let guarded = held::guard(kept_open());
     let action = {
         let mut chained = slot.chained.lock();
