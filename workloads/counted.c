@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #define ENTRIES ((size_t)8 << 20)
-#define CALLS ((uint64_t)100000)
+#define CALLS ((uint64_t)10000)
 
 static uint64_t *table, calls;
 
