@@ -37,6 +37,25 @@ fn children_have_their_parents_memory() {
     }
 }
 
+/// A huge page covers its whole block, also memory that is not allocated. If a part of it is freed, base pages remain there.
+/// A fork must bring these to rest, too, also those that are unmapped for reference sampling.
+#[test]
+fn pages_beside_the_allocated_memory_come_to_rest() {
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        for seed in ["5", "6"] {
+            let place = Place::new();
+            let options = ["--mode", mode, "--local", "90%", "--policy", "clock", "--far", "large", "--no-warm"];
+            let mut command = place.hanare(["run"]);
+            command.args(options).arg("--").arg(built().workload("blend"));
+            command.args(["--ops", "200", "--threads", "4", "--size", "4M", "--seed", seed]);
+            let outcome = place.run(&mut command);
+            outcome.assert_well(&format!("{mode}, seed {seed}"));
+            assert!(outcome.text().starts_with("ok blend: "), "{mode}, seed {seed}: {outcome:?}");
+            place.assert_nothing_left();
+        }
+    }
+}
+
 /// If memory was never evicted, a child inherits it through the kernel's own fork. At the fork, no page of this memory
 /// may be unmapped, neither for reference sampling nor because the processes now share the budget.
 #[test]

@@ -276,7 +276,7 @@ fn prepare() -> (Plan, Option<Seat>) {
             promised.withdraw();
         }
     }
-    let taken = spans(&state.extents.lock());
+    let taken = engine.in_use(spans(&state.extents.lock()));
     match share(state, &taken) {
         Ok((links, promised)) => (Plan::Running(links), Some(promised)),
         Err(reason) => (Plan::Detached(reason), None),
@@ -461,7 +461,7 @@ fn start_engine(dormant: Dormant) -> Result<(), StartError> {
             kept.adopt_present(&view, &taken, pagemap).map_err(StartError::Pagemap)?;
         }
     } else {
-        kept.protect_clean(&view, &taken);
+        kept.protect_clean(&view, &kept.in_use(taken));
     }
     let seat = match seat {
         Some(seat) => seat,

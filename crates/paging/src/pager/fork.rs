@@ -74,6 +74,21 @@ impl Pager {
         true
     }
 
+    /// Finds the next blocks with pages in use, from the block of `unit` on. Returns the first unit of adjacent ones and
+    /// the one past their last. Returns `None` if there are no more, or if a block has one unit.
+    ///
+    /// Pages may be in use beside the memory that is allocated. A huge page covers its whole block. If a part of it is
+    /// discarded, base pages remain, also where nothing was allocated.
+    #[must_use]
+    pub fn next_blocks_in_use(&self, unit: u32) -> Option<(u32, u32)> {
+        let is_used = |block: &usize| self.in_memory[*block] + self.remote[*block] > 0;
+        let blocks = self.in_memory.len();
+        let first = (self.geometry.block(unit) as usize..blocks).find(is_used)?;
+        let end = (first..blocks).find(|block| !is_used(block)).unwrap_or(blocks);
+        let size = self.geometry.block_units;
+        Some((first as u32 * size, (end as u32 * size).min(self.geometry.units)))
+    }
+
     /// Finds the first resident page among the units from `from` up to `end`, exclusive. Returns the page, its length
     /// in units, and whether it counts as written.
     #[must_use]

@@ -288,7 +288,8 @@ impl World {
     }
 
     /// Completes all pending actions, settles all pages as for a fork, and checks what a child would find. If a unit
-    /// has bytes, they must be mapped or on the server. With `leave`, they must be on the server.
+    /// has bytes, they must be mapped or on the server. With `leave`, they must be on the server. If pages have two sizes,
+    /// only blocks with pages in use are settled.
     fn fork(&mut self, leave: bool) {
         self.come_to_rest();
         let mut next = 0;
@@ -300,6 +301,9 @@ impl World {
                     break;
                 }
                 next = 0;
+            }
+            if self.shape.block_units > 1 {
+                next = self.pager.next_blocks_in_use(next).map_or(self.shape.units, |(first, _)| first.max(next));
             }
             next = match self.step(Event::Settle { first: next, end: self.shape.units, leave }) {
                 Progress::Done => self.shape.units,

@@ -86,10 +86,16 @@ impl<V: View, S: Store> Engine<V, S> {
         self.submit(Event::Settle { first: 0, end: 0, leave: false });
     }
 
+    /// Returns the spans in which pages are in use, if `taken` lists the allocated spans.
+    pub(crate) fn in_use(&self, taken: Vec<Span>) -> Vec<Span> {
+        in_use(&self.core.lock().pager, taken, self.unit_bytes, self.block_units)
+    }
+
     /// Brings the engine to rest: afterwards no page is in transit. Evicts pages until local memory has at most
     /// `local_max` bytes. If `leave` is true, also evicts every page in the program's view. If `leave` is false, pages
-    /// that transfers hold stay local, even beyond `local_max`. `taken` lists the allocated spans. Returns false if
-    /// `limit` passes before the engine is at rest. Meanwhile other threads may only submit the results of actions.
+    /// that transfers hold stay local, even beyond `local_max`. `taken` lists the spans in which pages are in use
+    /// ([`Self::in_use`]). Returns false if `limit` passes before the engine is at rest. Meanwhile other threads may only
+    /// submit the results of actions.
     pub(crate) fn come_to_rest(&self, taken: &[Span], leave: bool, local_max: u64, limit: Duration) -> bool {
         let end_ns = now_ns() + limit.as_nanos() as u64;
         let mut resting = Resting::new(leave, local_max);
@@ -197,6 +203,21 @@ fn units_of(span: Span, unit_bytes: usize) -> (u32, u32) {
     ((span.offset / unit_bytes) as u32, (span.offset + span.len).div_ceil(unit_bytes) as u32)
 }
 
+/// Returns the spans in which pages are in use, if `taken` lists the allocated spans. With huge pages, these are whole
+/// blocks ([`Pager::next_blocks_in_use`]).
+fn in_use(pager: &Pager, taken: Vec<Span>, unit_bytes: usize, block_units: u32) -> Vec<Span> {
+    if block_units == 1 {
+        return taken;
+    }
+    let next = |(_, end): &(u32, u32)| pager.next_blocks_in_use(*end);
+    let blocks = std::iter::successors(pager.next_blocks_in_use(0), next);
+    let span = |(first, end): (u32, u32)| Span {
+        offset: first as usize * unit_bytes,
+        len: (end - first) as usize * unit_bytes,
+    };
+    blocks.map(span).collect()
+}
+
 #[cfg(test)]
 impl Kept {
     /// Checks whether at least 8 work spaces are left. A test run that ends by a panic does not return its work space.
@@ -212,6 +233,11 @@ impl Kept {
 }
 
 impl Kept {
+    /// Returns the spans in which pages are in use, as [`Engine::in_use`] does.
+    pub(crate) fn in_use(&self, taken: Vec<Span>) -> Vec<Span> {
+        in_use(&self.pager, taken, self.unit_bytes, self.block_units)
+    }
+
     /// Write-protects the clean pages in the child's view. The kernel's fork gives the child these pages without
     /// userfaultfd's write protection, so the child could write to them unseen.
     pub(crate) fn protect_clean(&self, view: &impl View, taken: &[Span]) {
