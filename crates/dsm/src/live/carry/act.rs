@@ -365,6 +365,10 @@ impl Engine {
 
     /// Makes a page accessible as its state allows, and wakes the threads that wait for the page.
     fn wake(&mut self, page: u32) -> Result<(), Trouble> {
+        // This step has just shown the page, and has woken the threads that wait for it.
+        if self.region.take_last_shown() == Some(page) {
+            return Ok(());
+        }
         let state = self.machine.state(page);
         match state {
             _ if self.region.is_shown(page) => self.region.show_again(page)?,
