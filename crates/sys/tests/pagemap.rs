@@ -124,3 +124,20 @@ fn present_pages_are_counted_across_read_chunks() {
     assert_eq!(present_pages(memory.addr(), memory.len()).unwrap(), 4);
     assert_eq!(present_pages(memory.addr() + page, 511 * page).unwrap(), 1);
 }
+
+#[test]
+fn memory_is_absent_until_one_of_its_pages_is_accessed() {
+    let features = features();
+    need!(features.pagemap_scan, "PAGEMAP_SCAN");
+    let (page, pagemap) = (page_size(), Pagemap::open().unwrap());
+    let memory = Mapping::reserve(1500 * page, page).unwrap();
+    let is_absent = |first, count| {
+        let start = memory.addr() + first * page;
+        pagemap.is_absent(start, start + count * page).unwrap()
+    };
+    assert!(is_absent(0, 1500));
+    write(memory.addr() + 1499 * page, 1);
+    assert!(!is_absent(0, 1500));
+    assert!(is_absent(0, 1499));
+    assert!(!is_absent(1499, 1));
+}

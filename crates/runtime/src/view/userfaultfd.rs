@@ -13,6 +13,7 @@ use hanare_paging::FrameId;
 use hanare_sys::batch::DontNeedBatch;
 use hanare_sys::futex::LockCell;
 use hanare_sys::map::{self, Advice, MapError, Mapping};
+use hanare_sys::pagemap::Pagemap;
 use hanare_sys::uffd::{CopyMode, MoveMode, RegisterMode, Uffd, feature};
 use hanare_sys::{Errno, again, copy};
 
@@ -20,7 +21,6 @@ use super::base::{self, Abilities, Base, HUGE_PAGE, Sizes, drop_pages};
 use super::moving::{self, Refusal};
 use super::{Moved, Program, ViewError};
 use crate::kernel::{Patience, insist};
-use crate::near::resident;
 use crate::span::{OS_PAGE, Span};
 
 /// Number of attempts that must fail with ENOENT before the view assumes that the range is not mapped.
@@ -35,6 +35,9 @@ const NOT_TRAPPING: RegisterMode = RegisterMode { missing: false, wp: true, mino
 pub(crate) struct Userfaultfd {
     pub(super) base: Base,
     pub(super) uffd: Uffd,
+    /// Tells whether a block is absent, so that its page tables can be freed. `None` if the kernel does not free them,
+    /// or if the file cannot be opened.
+    tables: Option<Pagemap>,
     /// Collects ranges that one system call drops.
     batch: Box<LockCell<DontNeedBatch>>,
     /// Whether a forked child may share pages in view. MOVE refuses shared pages, as it refuses pages that a transfer
@@ -80,7 +83,8 @@ impl Userfaultfd {
     fn over(base: Base, uffd: Uffd, has_forked: bool) -> Result<Self, ViewError> {
         base.pools().try_for_each(|(addr, len)| uffd.register(addr, len, NOT_TRAPPING))?;
         let batch = Box::new(LockCell::new(DontNeedBatch::new(base.able.batches)));
-        Ok(Self { base, uffd, batch, has_forked: AtomicBool::new(has_forked) })
+        let tables = if base.able.frees_tables { Pagemap::open().ok().map(Pagemap::kept) } else { None };
+        Ok(Self { base, uffd, tables, batch, has_forked: AtomicBool::new(has_forked) })
     }
 
     /// Adds an alias mapping of `span` at `addr`.
@@ -136,8 +140,10 @@ impl Userfaultfd {
             certain
         };
         let Some(to) = self.windows.whole(span) else { return copied() };
-        if self.able.frees_tables && span.len.is_multiple_of(HUGE_PAGE) {
-            free_tables(to, span.len);
+        if let Some(tables) = &self.tables
+            && span.len.is_multiple_of(HUGE_PAGE)
+        {
+            free_tables(tables, to, span.len);
         }
         // A moved page is open for writing until the call below protects it. In between, code of the program could
         // write to the page unseen: another thread, a signal handler, or even the thread that faulted. The kernel can
@@ -303,9 +309,9 @@ fn advise(base: &Base, addr: usize, len: usize) -> Result<(), ViewError> {
 
 /// Frees the page tables of absent blocks. A trapped access leaves an empty page table in its block. MOVE would split a
 /// huge page to fill this table.
-fn free_tables(addr: usize, len: usize) {
+fn free_tables(tables: &Pagemap, addr: usize, len: usize) {
     // The pages are in transit, so none should be present. If one is, it keeps its bytes, and MOVE reports it.
-    if resident(addr, len) == 0 {
+    if tables.is_absent(addr, addr + len).unwrap_or(false) {
         // Ignored: if the kernel keeps the tables, MOVE splits the huge page. Only time is lost.
         // SAFETY: the range is absent and in transit, so it has no bytes to lose.
         let _ = unsafe { map::advise(addr, len, Advice::DontNeed) };
