@@ -33,6 +33,11 @@ fn in_mode(mode: &str) {
     check("open", &[], &["--mode", mode]);
     check("storm", &[], &["--mode", mode]);
     check("flood", &[], &["--mode", mode]);
+    // Under this timer, a page in sigsegv mode takes so long that the program hardly goes on.
+    if mode != "sigsegv" {
+        check("alarms", &[], &["--mode", mode]);
+        check("alarms", &[], &["--mode", mode, "--page-size", "2M"]);
+    }
     check("hooks", &[], &["--mode", mode]);
     check("hooks_defined", &[], &["--mode", mode]);
     if mode == "thread" {

@@ -136,9 +136,9 @@ unsafe extern "C-unwind" fn entry(signal: c_int, info: *mut libc::siginfo_t, con
     if !(is_filtered || code == BY_DISPATCH) || handler.is_null() {
         return signal::chain(signal, info, context);
     }
-    // The kernel has blocked the signal for this handler, so that sent ones do not pile up on its stack. Calls of the
-    // handler below may be trapped.
-    signal::open(1 << (SIGNAL - 1));
+    // Until here, the kernel blocks all signals. Handlers of the program run from here on, and calls of theirs may be
+    // trapped, and so may calls of the handler below.
+    signal::return_to_mask_of(context);
     let mut call = Call { context: context.cast(), is_dispatched: !is_filtered };
     if trap.arch != ARCH_X86_64 {
         // A call of the 32-bit table (`int 0x80`) has other numbers. It takes 32 bits of each argument, so none is far.
@@ -208,7 +208,10 @@ pub unsafe fn trap_into(handler: Handler, on_stack: bool, returns: usize) -> Res
     HANDLER.store(handler as *mut (), Ordering::Release);
     let stack = if on_stack { libc::SA_ONSTACK } else { 0 };
     let flags = (libc::SA_SIGINFO | stack) as libc::c_ulong;
-    signal::kernel_action(SIGNAL, Some(Action { handler: entry as *const () as usize, flags, restorer: 0, mask: 0 }))?;
+    // The kernel itself blocks the signal while its handler begins. Meanwhile no handler of the program may run, because the
+    // kernel would kill the process at a trapped call of this handler. An absent page of the stack must still trap.
+    let mask = !(1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSEGV - 1));
+    signal::kernel_action(SIGNAL, Some(Action { handler: entry as *const () as usize, flags, restorer: 0, mask }))?;
     signal::keep_open(1 << (SIGNAL - 1));
     // The process may have been started with a mask that blocks the signal. A pending one finds the handler.
     signal::open(1 << (SIGNAL - 1));

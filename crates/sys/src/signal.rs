@@ -299,6 +299,10 @@ extern "C-unwind" fn entry(signal: c_int, info: *mut libc::siginfo_t, context: *
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: `errno` points to this thread's `errno`, which is always readable.
     let saved = unsafe { *errno };
+    // The trap may have interrupted the beginning of another handler of Hanare, at an absent page of the stack.
+    if interrupted_mask(context) & kept_open() != 0 {
+        held::open(kept_open());
+    }
     // A sent signal that is kept open must not run the program's handler in the middle of the engine.
     let guarded = held::guard(kept_open());
     let cancellation = mask::forbid_cancellation();
@@ -383,6 +387,11 @@ fn traps() -> u64 {
     let is_trap = |slot: &Slot| !slot.handler.load(Ordering::Acquire).is_null();
     let traps = [(&BUS, libc::SIGBUS), (&SEGV, libc::SIGSEGV)].into_iter().filter(|(slot, _)| is_trap(slot));
     traps.fold(0, |mask, (_, signal)| mask | 1 << (signal - 1))
+}
+
+/// Sets the mask that the kernel sets when the handler of a signal returns. The signals that are kept open are open.
+pub(crate) fn return_to_mask_of(context: *mut c_void) {
+    set_kernels_mask(interrupted_mask(context) & !kept_open());
 }
 
 /// Returns the signal mask of the code that the signal interrupted.

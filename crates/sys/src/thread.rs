@@ -10,7 +10,7 @@ use crate::raw::{self, Errno};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::CpuSet;
 use std::io::Write;
-use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// Returns the kernel's id of the calling thread.
@@ -341,13 +341,11 @@ pub fn count() -> usize {
 
 fn count_by_kept_fd() -> Option<usize> {
     let fd = TASK_FD.load(Ordering::Acquire);
-    let pid = rustix::process::getpid().as_raw_nonzero().get();
-    if fd < 0 || TASK_PID.load(Ordering::Relaxed) != pid {
+    if fd < 0 || TASK_PID.load(Ordering::Relaxed) != own_id(libc::SYS_getpid) {
         return None;
     }
-    // SAFETY: the borrowed `fd` is used only for one fstat, which changes nothing. If the program has closed the
-    // descriptor, or opened another file with this number, fstat fails or the inode differs.
-    let stat = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok()?;
+    // If the program has closed the descriptor, or opened another file with this number, fstat fails or the inode differs.
+    let stat = stat_of(fd)?;
     (stat.st_ino == TASK_INODE.load(Ordering::Relaxed)).then(|| threads_of(stat.st_nlink))
 }
 
@@ -360,7 +358,7 @@ fn count_by_new_fd() -> Option<usize> {
     let fd = rustix::fs::open(c"/proc/self/task", flags, Mode::empty()).ok()?;
     let stat = rustix::fs::fstat(&fd).ok()?;
     let inode = TASK_INODE.swap(stat.st_ino, Ordering::Relaxed);
-    TASK_PID.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
+    TASK_PID.store(own_id(libc::SYS_getpid), Ordering::Relaxed);
     let before = TASK_FD.swap(descriptors::keep(fd).into_raw_fd(), Ordering::AcqRel);
     if descriptors::forget(before) && inode_of(before) == Some(inode) {
         // Ignored: the kernel closes the descriptor in any case.
@@ -372,8 +370,16 @@ fn count_by_new_fd() -> Option<usize> {
 }
 
 fn inode_of(fd: RawFd) -> Option<u64> {
-    // SAFETY: the borrowed `fd` is used only for one fstat. It fails if no descriptor with this number is open.
-    rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) }).ok().map(|stat| stat.st_ino)
+    stat_of(fd).map(|stat| stat.st_ino)
+}
+
+/// Returns what fstat tells of a descriptor, or `None` if it is not open. The call goes through [`raw::syscall`], because
+/// the fault path makes it: in the program's thread, other calls would be trapped.
+fn stat_of(fd: RawFd) -> Option<libc::stat> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    let args = [fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: the kernel writes a struct stat, and nothing if it refuses.
+    unsafe { raw::syscall(libc::SYS_fstat, args).ok().map(|_| stat.assume_init()) }
 }
 
 /// Converts the link count of the task directory into the number of threads. The count is the number of threads plus 2.
