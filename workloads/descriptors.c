@@ -8,6 +8,7 @@
  *   exec: forked children close the descriptors and execute /bin/true;
  *   lowest: as in `range`, and then a file is opened and closed for a second;
  *   lower: the limit on descriptors is lowered below all open ones except the standard streams; then as in `range`;
+ *   zero: the limit on descriptors is lowered to 0, and none is closed;
  *   full: all descriptors are used up before the array is used, and stay in use;
  *   full-fork: as in `full`, and a fork either fails or makes a child that has the array;
  *   full-first: all descriptors are used up before the array is allocated;
@@ -250,6 +251,9 @@ int main(int argc, char **argv) {
         CALL(setrlimit(RLIMIT_NOFILE, &few) == 0);
         close_all("range");
         use_files();
+    } else if (is(how, "zero")) {
+        struct rlimit none = {.rlim_cur = 0, .rlim_max = 0};
+        CALL(setrlimit(RLIMIT_NOFILE, &none) == 0);
     } else if (is(how, "lowest")) {
         close_all("range");
         use_lowest();

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use hanare_sys::features::{Disabled, Features};
-use hanare_tests::{Outcome, Place, built, figures, installed, mode_works, python_with, system_calls_are_trapped};
+use hanare_tests::{
+    Outcome, Place, Served, built, figures, installed, mode_works, python_with, system_calls_are_trapped,
+};
 
 const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
 /// Time limit of a run. A run that hangs never ends by itself.
@@ -55,6 +57,22 @@ fn children_that_close_all_descriptors_keep_their_memory() {
 #[test]
 fn a_program_without_descriptors_keeps_its_memory() {
     all_right(&["full", "full-fork", "lower", "soft-first"]);
+}
+
+/// With a limit of 0, the kernel refuses every wait for a descriptor, also for an open one.
+#[test]
+fn a_program_that_may_have_no_descriptor_keeps_its_memory() {
+    all_right(&["zero"]);
+    let program = built().workload("descriptors");
+    let program = program.to_str().expect("a path of text");
+    let place = Place::new();
+    let server = Served::tcp(&place, "64M");
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        let mut command = place.hanare(["run", "--local", "4M", "--mode", mode, "--server", &server.address, "--"]);
+        let outcome = place.run(command.args([program, "8M", "zero"]));
+        outcome.assert_well(mode);
+        assert_eq!(outcome.text(), "ok descriptors: zero\n", "{mode}");
+    }
 }
 
 /// Far memory starts with the first large allocation in thread mode, and in sigbus mode if both traps of system calls

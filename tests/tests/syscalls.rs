@@ -33,7 +33,7 @@ fn in_mode(mode: &str) {
     check("open", &[], &["--mode", mode]);
     check("storm", &[], &["--mode", mode]);
     check("flood", &[], &["--mode", mode]);
-    // Under this timer, a page in sigsegv mode takes so long that the program hardly goes on.
+    // In sigsegv mode a fault on a huge page takes longer than the interval of the timer.
     if mode != "sigsegv" {
         check("alarms", &[], &["--mode", mode]);
         check("alarms", &[], &["--mode", mode, "--page-size", "2M"]);

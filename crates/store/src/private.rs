@@ -62,7 +62,7 @@ pub enum PrivateError {
 fn start_advice(source: &std::io::Error) -> &'static str {
     match source.kind() {
         std::io::ErrorKind::NotFound => "put 'hanare' into a folder of PATH, or name it by HANARE_BIN",
-        _ => "check `ulimit -u` and the memory that is left",
+        _ => "check `ulimit -u`, `ulimit -n` and the memory that is left",
     }
 }
 

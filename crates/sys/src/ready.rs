@@ -11,6 +11,18 @@ use crate::refuse::{self, Call};
 /// The maximum number of descriptors in one wait.
 pub const WAITED_MAX: usize = 16;
 
+/// The length of a nap in place of a wait that the kernel refuses.
+const NAP: Duration = Duration::from_micros(200);
+
+/// Sleeps for a moment, or for `limit` if it is shorter. The kernel refuses to wait for more descriptors than the process
+/// may open (RLIMIT_NOFILE), although they are open. A program may set this limit to 0. Its waits then are naps.
+pub fn nap(limit: Duration) {
+    if let Ok(time) = Timespec::try_from(NAP.min(limit)) {
+        // A signal may end the nap early.
+        let _ = rustix::thread::nanosleep(&time);
+    }
+}
+
 /// Sleeps until one of the first [`WAITED_MAX`] descriptors is readable, or `timeout` has passed. A signal may end the
 /// sleep early. Returns immediately if `fds` is empty.
 ///
@@ -25,6 +37,10 @@ pub fn wait_readable<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>, timeout: Dur
     let mut poll = || rustix::event::poll(&mut waited[..count], limit.as_ref()).map_err(Errno::from);
     match refuse::draw(Call::Poll).and_then(|()| poll()) {
         Ok(_) | Err(Errno(libc::EINTR | libc::EAGAIN)) => Ok(()),
+        Err(Errno(libc::EINVAL)) => {
+            nap(timeout);
+            Ok(())
+        }
         Err(errno) => Err(errno),
     }
 }

@@ -373,7 +373,7 @@ fn inode_of(fd: RawFd) -> Option<u64> {
     stat_of(fd).map(|stat| stat.st_ino)
 }
 
-/// Returns what fstat tells of a descriptor, or `None` if it is not open. The call goes through [`raw::syscall`], because
+/// Returns the state of an open descriptor (fstat). Returns `None` if it is not open. The call goes through [`raw::syscall`], because
 /// the fault path makes it: in the program's thread, other calls would be trapped.
 fn stat_of(fd: RawFd) -> Option<libc::stat> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();

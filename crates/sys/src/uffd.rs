@@ -14,6 +14,7 @@
 
 use crate::descriptors;
 use crate::raw::{self, Errno};
+use crate::ready;
 use crate::refuse::{self, Call};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -357,7 +358,8 @@ impl Uffd {
     }
 
     /// Sleeps until an event is pending, `other` is readable, or `timeout` has passed. A signal may end the sleep
-    /// early. After a timeout or a signal, the result says that nothing is ready.
+    /// early. After a timeout or a signal, the result says that nothing is ready. If the kernel refuses to wait
+    /// ([`ready::nap`]), this call naps, and the result says that both are ready.
     ///
     /// # Errors
     /// `EBADF` if this userfaultfd's descriptor is closed. `ENOMEM` if the kernel has no memory.
@@ -372,6 +374,10 @@ impl Uffd {
         match refuse::draw(Call::Poll).and_then(|()| poll()) {
             Ok(_) => {}
             Err(Errno(libc::EINTR | libc::EAGAIN)) => return Ok(Ready::default()),
+            Err(Errno(libc::EINVAL)) => {
+                ready::nap(timeout.unwrap_or(Duration::MAX));
+                return Ok(Ready { events: true, other: used == 2 });
+            }
             Err(errno) => return Err(errno),
         }
         if fds[0].revents().contains(PollFlags::NVAL) {

@@ -149,10 +149,16 @@ impl Socket {
             Direction::Receive => PollFlags::IN,
             Direction::Send => PollFlags::OUT,
         };
+        let limit = timeout;
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
         match rustix::event::poll(&mut [PollFd::new(&self.fd, events)], Some(&timeout)) {
             Ok(ready) => Ok(ready > 0),
             Err(Errno::INTR) => Ok(false),
+            // The process may open no descriptor any more (RLIMIT_NOFILE of 0). The caller tries again after a nap.
+            Err(Errno::INVAL) => {
+                std::thread::sleep(NAP.min(limit));
+                Ok(false)
+            }
             Err(e) => Err(LinkError::io("waiting for a socket", e)),
         }
     }
@@ -330,6 +336,8 @@ pub struct Progress {
 
 /// The number of pauses between two attempts to transfer bytes. They leave the socket's lock to the peer's packets.
 const PAUSES: u32 = 8;
+/// The length of a nap in place of a wait that the kernel refuses.
+const NAP: Duration = Duration::from_micros(200);
 
 impl Progress {
     /// Returns a limit that begins again with every transferred byte. Its length is the time `silent` that was passed

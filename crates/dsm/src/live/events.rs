@@ -9,7 +9,9 @@
 //! A thread in a call blocks signals. The descriptor on which it sleeps reports blocked signals too.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
+use hanare_sys::ready::nap;
 use hanare_sys::signal::{SignalMask, SignalWatch};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -80,6 +82,7 @@ impl Events {
         let mut fds = [PollFd::new(&self.inner, PollFlags::IN), PollFd::new(&self.signals, PollFlags::IN)];
         match poll(&mut fds, Some(&nanoseconds(timeout_us))) {
             Ok(0) | Err(Errno::INTR) => return ([0; READY_MAX], 0),
+            Err(Errno::INVAL) => nap(Duration::from_micros(timeout_us)),
             other => {
                 must("wait for other ranks", other);
             }
