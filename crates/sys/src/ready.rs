@@ -18,7 +18,7 @@ const NAP: Duration = Duration::from_micros(200);
 /// may open (RLIMIT_NOFILE), although they are open. A program may set this limit to 0. Its waits then are naps.
 pub fn nap(limit: Duration) {
     if let Ok(time) = Timespec::try_from(NAP.min(limit)) {
-        // A signal may end the nap early.
+        // Ignored: a signal may end the nap early.
         let _ = rustix::thread::nanosleep(&time);
     }
 }
