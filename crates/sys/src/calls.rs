@@ -136,7 +136,7 @@ unsafe extern "C-unwind" fn entry(signal: c_int, info: *mut libc::siginfo_t, con
     if !(is_filtered || code == BY_DISPATCH) || handler.is_null() {
         return signal::chain(signal, info, context);
     }
-    // Until here, the kernel blocks all signals. Handlers of the program run from here on, and calls of theirs may be
+    // Until here, the kernel blocks all signals except those of faults. Handlers of the program run from here on, and calls of theirs may be
     // trapped, and so may calls of the handler below.
     signal::return_to_mask_of(context);
     let mut call = Call { context: context.cast(), is_dispatched: !is_filtered };
@@ -208,8 +208,8 @@ pub unsafe fn trap_into(handler: Handler, on_stack: bool, returns: usize) -> Res
     HANDLER.store(handler as *mut (), Ordering::Release);
     let stack = if on_stack { libc::SA_ONSTACK } else { 0 };
     let flags = (libc::SA_SIGINFO | stack) as libc::c_ulong;
-    // The kernel itself blocks the signal while its handler begins. Meanwhile no handler of the program may run, because the
-    // kernel would kill the process at a trapped call of this handler. An absent page of the stack must still trap.
+    // The kernel itself blocks the signal while its handler begins. Meanwhile no handler of the program may run: the
+    // kernel would kill the process at a trapped call of that handler. An absent page of the stack must still trap.
     let mask = !(1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSEGV - 1));
     signal::kernel_action(SIGNAL, Some(Action { handler: entry as *const () as usize, flags, restorer: 0, mask }))?;
     signal::keep_open(1 << (SIGNAL - 1));

@@ -14,8 +14,8 @@ pub const WAITED_MAX: usize = 16;
 /// The length of a nap in place of a wait that the kernel refuses.
 const NAP: Duration = Duration::from_micros(200);
 
-/// Sleeps for a moment, or for `limit` if it is shorter. The kernel refuses to wait for more descriptors than the process
-/// may open (RLIMIT_NOFILE), although they are open. A program may set this limit to 0. Its waits then are naps.
+/// Sleeps for a moment, or for `limit` if it is shorter. The kernel refuses to wait for more descriptors than the
+/// process may open (RLIMIT_NOFILE), although they are open. A program may set this limit to 0. Its waits then are naps.
 pub fn nap(limit: Duration) {
     if let Ok(time) = Timespec::try_from(NAP.min(limit)) {
         // Ignored: a signal may end the nap early.

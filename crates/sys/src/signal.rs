@@ -390,6 +390,7 @@ fn traps() -> u64 {
 }
 
 /// Sets the mask that the kernel sets when the handler of a signal returns. The signals that are kept open are open.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn return_to_mask_of(context: *mut c_void) {
     set_kernels_mask(interrupted_mask(context) & !kept_open());
 }

@@ -344,7 +344,8 @@ fn count_by_kept_fd() -> Option<usize> {
     if fd < 0 || TASK_PID.load(Ordering::Relaxed) != own_id(libc::SYS_getpid) {
         return None;
     }
-    // If the program has closed the descriptor, or opened another file with this number, fstat fails or the inode differs.
+    // If the program has closed the descriptor, or opened another file with this number, fstat fails or the inode
+    // differs.
     let stat = stat_of(fd)?;
     (stat.st_ino == TASK_INODE.load(Ordering::Relaxed)).then(|| threads_of(stat.st_nlink))
 }
@@ -373,8 +374,8 @@ fn inode_of(fd: RawFd) -> Option<u64> {
     stat_of(fd).map(|stat| stat.st_ino)
 }
 
-/// Returns the state of an open descriptor (fstat). Returns `None` if it is not open. The call goes through [`raw::syscall`], because
-/// the fault path makes it: in the program's thread, other calls would be trapped.
+/// Returns the state of an open descriptor (fstat). Returns `None` if it is not open. The call goes through
+/// [`raw::syscall`], because the fault path makes it: in the program's thread, other calls would be trapped.
 fn stat_of(fd: RawFd) -> Option<libc::stat> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     let args = [fd as usize, stat.as_mut_ptr() as usize, 0, 0, 0, 0];

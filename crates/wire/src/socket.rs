@@ -149,14 +149,13 @@ impl Socket {
             Direction::Receive => PollFlags::IN,
             Direction::Send => PollFlags::OUT,
         };
-        let limit = timeout;
-        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
-        match rustix::event::poll(&mut [PollFd::new(&self.fd, events)], Some(&timeout)) {
+        let limit = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        match rustix::event::poll(&mut [PollFd::new(&self.fd, events)], Some(&limit)) {
             Ok(ready) => Ok(ready > 0),
             Err(Errno::INTR) => Ok(false),
             // The process may open no descriptor any more (RLIMIT_NOFILE of 0). The caller tries again after a nap.
             Err(Errno::INVAL) => {
-                std::thread::sleep(NAP.min(limit));
+                std::thread::sleep(NAP.min(timeout));
                 Ok(false)
             }
             Err(e) => Err(LinkError::io("waiting for a socket", e)),
