@@ -51,13 +51,11 @@ unsafe fn restore(place: *const Place) {
     // SAFETY: the caller promises a filled place. If it has a mask, it is a whole `sigjmp_buf`.
     let saved = unsafe {
         match (&raw const (*place).has_mask).read_unaligned() {
-            0 => return,
+            0 => 0,
             _ => (&raw const (*place).mask[15]).read_unaligned(),
         }
     };
-    if saved & !u64::from(u32::MAX) == SAVED {
-        signal::jump(saved & kept());
-    }
+    signal::jump((saved & !u64::from(u32::MAX) == SAVED).then_some(saved & kept()));
 }
 
 /// sigsetjmp(3), by the name that its macro has.

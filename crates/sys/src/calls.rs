@@ -15,7 +15,7 @@ use crate::features::CallTraps;
 use crate::filter::words::{self, MARK, PASS};
 use crate::flags::SUSPENDED;
 use crate::raw::{self, Errno, syscall};
-use crate::signal::{self, Action, SA_RESTORER, SignalError};
+use crate::signal::{self, Action, Interrupted, SA_RESTORER, SignalError};
 use crate::thread;
 use libc::{REG_R8, REG_R9, REG_R10, REG_RAX, REG_RDI, REG_RDX, REG_RIP, REG_RSI, REG_RSP};
 use std::ffi::{c_int, c_long, c_void};
@@ -134,10 +134,19 @@ unsafe extern "C-unwind" fn entry(signal: c_int, info: *mut libc::siginfo_t, con
     let is_filtered = code == BY_FILTER && errno == MARK && trap.arch == ARCH_X86_64;
     let handler = HANDLER.load(Ordering::Acquire);
     if !(is_filtered || code == BY_DISPATCH) || handler.is_null() {
-        return signal::chain(signal, info, context);
+        let interrupted = signal::interrupted(context);
+        if interrupted == Interrupted::End && signal::postpone(signal, info, context) {
+            return;
+        }
+        signal::chain(signal, info, context, interrupted == Interrupted::Beginning);
+        // A handler that has just begun delivers at its end what waits.
+        if interrupted != Interrupted::Beginning {
+            signal::deliver_at_return();
+        }
+        return;
     }
-    // Until here, the kernel blocks all signals except those of faults. Handlers of the program run from here on, and calls of theirs may be
-    // trapped, and so may calls of the handler below.
+    // Until here, the kernel blocks all signals except those of traps. Handlers of the program run from here on. Calls of theirs
+    // may be trapped, and so may calls of the handler below.
     signal::return_to_mask_of(context);
     let mut call = Call { context: context.cast(), is_dispatched: !is_filtered };
     if trap.arch != ARCH_X86_64 {
@@ -206,16 +215,32 @@ pub unsafe fn trap_into(handler: Handler, on_stack: bool, returns: usize) -> Res
     unsafe { signal::return_through(returns) };
     signal::keep_action(SIGNAL, entry as *const () as usize)?;
     HANDLER.store(handler as *mut (), Ordering::Release);
-    let stack = if on_stack { libc::SA_ONSTACK } else { 0 };
-    let flags = (libc::SA_SIGINFO | stack) as libc::c_ulong;
-    // The kernel itself blocks the signal while its handler begins. Meanwhile no handler of the program may run: the
-    // kernel would kill the process at a trapped call of that handler. An absent page of the stack must still trap.
-    let mask = !(1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSEGV - 1));
-    signal::kernel_action(SIGNAL, Some(Action { handler: entry as *const () as usize, flags, restorer: 0, mask }))?;
+    set_action(if on_stack { libc::SA_ONSTACK } else { 0 })?;
     signal::keep_open(1 << (SIGNAL - 1));
     // The process may have been started with a mask that blocks the signal. A pending one finds the handler.
     signal::open(1 << (SIGNAL - 1));
     Ok(())
+}
+
+fn set_action(stack: c_int) -> Result<(), SignalError> {
+    let flags = (libc::SA_SIGINFO | stack) as libc::c_ulong;
+    // The kernel itself blocks the signal while its handler begins. Meanwhile no handler of the program may run: the
+    // kernel would kill the process at a trapped call of that handler. An absent page of the stack must still trap.
+    let mask = !signal::traps();
+    signal::kernel_action(SIGNAL, Some(Action { handler: entry as *const () as usize, flags, restorer: 0, mask }))?;
+    Ok(())
+}
+
+/// Leaves the signals of new traps open while the handler of SIGSYS begins.
+///
+/// # Errors
+/// [`SignalError`] if the kernel refuses.
+pub(crate) fn leave_traps_open() -> Result<(), SignalError> {
+    let present = signal::kernel_action(SIGNAL, None)?;
+    match present.handler == entry as *const () as usize {
+        true => set_action(present.flags as c_int & libc::SA_ONSTACK),
+        false => Ok(()),
+    }
 }
 
 /// Returns whether calls may be trapped in this process.

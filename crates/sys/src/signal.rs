@@ -16,6 +16,7 @@ mod held;
 mod mask;
 
 pub use executing::Executing;
+pub(crate) use held::deliver_at_return;
 pub use held::{block, blocked, forget_waiting, jump, keep_masks, note_blocked, open, take_waiting, waiting};
 use mask::set_kernels_mask;
 pub use mask::{SignalMask, SignalWatch, Unblocked, Uncancelled};
@@ -209,6 +210,8 @@ pub fn install(signal: i32, handler: FaultHandler) -> Result<(), SignalError> {
     // The handler is stored before the kernel installs `entry`. So a fault at any time finds either the old action, or
     // `entry` with its handler.
     slot.handler.store(handler as *mut (), Ordering::Release);
+    #[cfg(target_arch = "x86_64")]
+    crate::calls::leave_traps_open()?;
     let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK) as libc::c_ulong;
     kernel_action(
         signal,
@@ -236,7 +239,9 @@ pub fn uninstall(signal: i32) -> Result<(), SignalError> {
     let slot = slot(signal).ok_or(SignalError::NotAFaultSignal(signal))?;
     let _mask = SignalMask::block_all();
     let chained = *slot.chained.lock();
-    kernel_action(signal, Some(chained)).map(drop)
+    kernel_action(signal, Some(chained))?;
+    slot.handler.store(std::ptr::null_mut(), Ordering::Release);
+    Ok(())
 }
 
 /// Makes the program that `command` starts ignore the given signals. Bit n-1 of `signals` stands for signal n. Without
@@ -294,17 +299,19 @@ pub fn chained(signal: i32) -> Result<libc::sigaction, SignalError> {
 /// The C library may end a cancelled thread here, in [`mask::allow_cancellation`]. It then unwinds this frame, so no
 /// value that needs to be dropped may be alive.
 extern "C-unwind" fn entry(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // A sent signal that is kept open must not run the program's handler in the middle of the engine.
+    let guarded = held::begin_guard(kept_open());
     // The interrupted code must find `errno` unchanged.
     // SAFETY: `__errno_location` only returns the address of this thread's `errno`.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: `errno` points to this thread's `errno`, which is always readable.
     let saved = unsafe { *errno };
-    // The trap may have interrupted the beginning of another handler of Hanare, at an absent page of the stack.
-    if interrupted_mask(context) & kept_open() != 0 {
+    // The trap may have interrupted the beginning of Hanare's handler of SIGSYS, at an absent page of the stack. If
+    // somebody sent the signal, it waits until that handler has set the program's mask.
+    let is_early = interrupted_mask(context) & kept_open() != 0;
+    if is_early {
         held::open(kept_open());
     }
-    // A sent signal that is kept open must not run the program's handler in the middle of the engine.
-    let guarded = held::guard(kept_open());
     let cancellation = mask::forbid_cancellation();
     let verdict = decide(signal, info, context);
     #[cfg(target_arch = "x86_64")]
@@ -312,9 +319,13 @@ extern "C-unwind" fn entry(signal: c_int, info: *mut libc::siginfo_t, context: *
     // SAFETY: `errno` points to this thread's `errno`, which is always writable.
     unsafe { *errno = saved };
     mask::allow_cancellation(cancellation, interrupted_mask(context) & !traps());
-    held::guard(guarded);
+    if is_early {
+        held::begin_guard(guarded);
+    } else {
+        held::end_guard(guarded);
+    }
     if verdict == Verdict::NotOurs {
-        chain(signal, info, context);
+        chain(signal, info, context, is_early);
     }
 }
 
@@ -339,12 +350,13 @@ fn decide(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) -> Ve
     handler(FaultInfo { addr, write: is_write(context), signal, code })
 }
 
-/// Applies the program's own action for this signal.
-pub(crate) fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+/// Applies the program's own action for this signal. If somebody sent it, and it `is_early`, it waits instead: it has
+/// interrupted the beginning of another handler of Hanare, under a mask that is not the program's.
+pub(crate) fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, is_early: bool) {
     let Some(slot) = slot(signal) else { return };
     // SAFETY: `info` comes from the kernel, which passes a valid siginfo to an SA_SIGINFO handler.
     let sent = unsafe { (*info).si_code } <= 0;
-    if sent && held::hold(signal, info) {
+    if sent && held::hold(signal, info, is_early) {
         return;
     }
     // SIGSYS may be open here. Its handler must not run while this thread holds the lock.
@@ -357,7 +369,7 @@ pub(crate) fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_v
         }
         action
     };
-    held::guard(guarded);
+    held::end_guard(guarded);
     match action.handler {
         libc::SIG_IGN if sent => {}
         // A fault cannot be ignored, so SIG_IGN also kills the process. The kernel does the same without our handler.
@@ -383,16 +395,74 @@ fn die_by_default(signal: c_int, sent: bool) {
 }
 
 /// Returns the fault signals that have a [`FaultHandler`]. SIGSYS is among the signals that masks keep open.
-fn traps() -> u64 {
+pub(crate) fn traps() -> u64 {
     let is_trap = |slot: &Slot| !slot.handler.load(Ordering::Acquire).is_null();
     let traps = [(&BUS, libc::SIGBUS), (&SEGV, libc::SIGSEGV)].into_iter().filter(|(slot, _)| is_trap(slot));
     traps.fold(0, |mask, (_, signal)| mask | 1 << (signal - 1))
 }
 
 /// Sets the mask that the kernel sets when the handler of a signal returns. The signals that are kept open are open.
+/// Signals that came too early are delivered.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn return_to_mask_of(context: *mut c_void) {
     set_kernels_mask(interrupted_mask(context) & !kept_open());
+    held::deliver();
+}
+
+/// The code of the library that installs the handlers: its first address and its length.
+static OWN_CODE: (AtomicUsize, AtomicUsize) = (AtomicUsize::new(0), AtomicUsize::new(0));
+
+/// Notes which code has Hanare's handlers.
+pub fn own_code(code: std::ops::Range<usize>) {
+    OWN_CODE.0.store(code.start, Ordering::Relaxed);
+    OWN_CODE.1.store(code.len(), Ordering::Release);
+}
+
+/// The code that a sent SIGSYS has interrupted.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Interrupted {
+    /// Code of the program, or of Hanare in a section that is guarded against sent signals.
+    Any,
+    /// The first instructions of the handler of faults, which is not guarded yet.
+    Beginning,
+    /// The last instructions of the handler of faults, which is not guarded any more.
+    End,
+}
+
+/// Returns what a signal has interrupted. While Hanare's handler of faults runs, the mask is not the program's.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn interrupted(context: *mut c_void) -> Interrupted {
+    /// Less than the length of the handler.
+    const FIRST_BYTES: usize = 64;
+    const RESTORER_BYTES: usize = 16;
+    const NEVER_BLOCKED: u64 = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
+    if interrupted_mask(context) | NEVER_BLOCKED != !kept_open() {
+        return Interrupted::Any;
+    }
+    // SAFETY: `context` comes from the kernel, which passes a valid ucontext to an SA_SIGINFO handler.
+    let at = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] as usize };
+    let is_in = |start: usize, len: usize| at.wrapping_sub(start) < len;
+    if is_in(entry as *const () as usize, FIRST_BYTES) {
+        return Interrupted::Beginning;
+    }
+    let is_own = is_in(OWN_CODE.0.load(Ordering::Relaxed), OWN_CODE.1.load(Ordering::Acquire));
+    if is_own || is_in(RESTORER.load(Ordering::Acquire), RESTORER_BYTES) { Interrupted::End } else { Interrupted::Any }
+}
+
+/// Lets a signal that somebody sent wait until the interrupted handler has returned. Returns false if the program blocks it,
+/// or nobody sent it.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn postpone(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) -> bool {
+    // SAFETY: `info` comes from the kernel, which passes a valid siginfo to an SA_SIGINFO handler.
+    let is_sent = unsafe { (*info).si_code } <= 0;
+    if !is_sent || !held::send_again(signal, info) {
+        return false;
+    }
+    // SAFETY: `context` comes from the kernel, which passes a valid ucontext to an SA_SIGINFO handler. Its mask begins with the
+    // kernel's 64 bits.
+    unsafe { *(&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>() |= 1 << (signal - 1) };
+    true
 }
 
 /// Returns the signal mask of the code that the signal interrupted.

@@ -10,13 +10,16 @@
 //! The code here blocks every signal while it changes what is stored, those of traps too. So it accesses near memory only.
 
 use super::KERNEL_SET_BYTES;
-use super::mask::LIBRARY_SIGNALS;
+use super::mask::{LIBRARY_SIGNALS, set_kernels_mask};
 use crate::flags::{self, Info};
 use crate::futex::LockCell;
 use crate::raw;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// How often a thread of Hanare looks whether a signal was taken that it has passed on, and the pause between, in nanoseconds.
+const PASSES: u32 = 40;
+const PASS_NS: libc::c_long = 50_000;
 const NONE: Info = [0; size_of::<Info>() / 4];
 /// The place of the `si_code` in the words of a siginfo.
 const CODE: usize = 2;
@@ -89,11 +92,47 @@ pub(super) fn guard(signals: u64) -> u64 {
     before
 }
 
-/// Ends what a handler has blocked that the program leaves by a jump, and sets what the program blocks from now on.
-pub fn jump(signals: u64) {
+/// As [`guard`], and delivers nothing.
+#[inline(always)]
+pub(super) fn begin_guard(signals: u64) -> u64 {
+    // SAFETY: the address is that of the calling thread's own words.
+    unsafe { std::mem::replace(&mut (*flags::held()).guarded, signals) }
+}
+
+/// Sends the calling thread a signal again, unless the program blocks it. Returns whether it did so.
+pub(super) fn send_again(signal: c_int, info: *const libc::siginfo_t) -> bool {
+    if closed() & bit(signal) != 0 || flags::OWN.get() {
+        return false;
+    }
+    // SAFETY: the handler's siginfo is valid, and longer than its beginning.
+    let info = unsafe { info.cast::<Info>().read() };
+    // The handler of the signal runs, so the kernel blocks it.
+    sealed(|| raise(&info, crate::thread::gettid()))
+}
+
+/// As [`guard`], in a handler of Hanare that returns soon. The signals are delivered when it has returned, under the mask of
+/// the interrupted code. From then on, the kernel may block the signals of traps.
+pub(super) fn end_guard(signals: u64) {
+    // SAFETY: the address is that of the calling thread's own words.
+    unsafe { (*flags::held()).guarded = signals };
+    deliver_at_return();
+}
+
+/// Delivers what waits when the calling handler of Hanare has returned. From then on, the kernel may block the signals of
+/// traps.
+pub(crate) fn deliver_at_return() {
+    if waiting() & !closed() != 0 {
+        set_kernels_mask(!LIBRARY_SIGNALS);
+        deliver();
+    }
+}
+
+/// Ends what Hanare's own code has blocked that the program leaves by a jump out of a handler. Sets what the program blocks
+/// from now on, unless the jump changes no mask.
+pub fn jump(signals: Option<u64>) {
     // SAFETY: the address is that of the calling thread's own words. The program's code runs outside Hanare's.
     unsafe { (*flags::held()).guarded = 0 };
-    block(signals);
+    block(signals.unwrap_or_else(blocked));
 }
 
 /// Returns the signals that wait if somebody sends them.
@@ -103,7 +142,7 @@ fn closed() -> u64 {
 }
 
 /// Sends the calling thread the signals that have waited for it.
-fn deliver() {
+pub(super) fn deliver() {
     if waiting() & !closed() != 0 {
         sealed(|| {
             while let Some(info) = take(!closed()) {
@@ -171,18 +210,47 @@ fn raise(info: &Info, thread: i32) -> bool {
     unsafe { raw::syscall(libc::SYS_rt_tgsigqueueinfo, args) }.is_ok()
 }
 
-/// Stores a signal that somebody sent, if the program or Hanare blocks it in the calling thread. Returns whether it did
-/// so. A thread of Hanare passes the signal on to the program's first thread.
-pub(super) fn hold(signal: c_int, info: *const libc::siginfo_t) -> bool {
+/// Sends a signal to the process again, from a thread of Hanare that blocks it now. Returns whether the kernel has taken it.
+///
+/// The signal is for no thread in particular. If it were, and that thread's system call were trapped at this moment, then the
+/// kernel would drop the trap: a signal waits for a thread at most once.
+fn pass_on(info: &Info) -> bool {
+    let mut memory = PROCESS.lock();
+    memory.sent[..info.len()].copy_from_slice(info);
+    let sent = memory.sent.as_ptr() as usize;
+    let args = [crate::thread::first() as usize, info[0] as usize, sent, 0, 0, 0];
+    // SAFETY: the kernel reads a siginfo that belongs to the holder of the lock.
+    let is_sent = unsafe { raw::syscall(libc::SYS_rt_sigqueueinfo, args) }.is_ok();
+    drop(memory);
+    // A thread of the program takes the signal soon. Otherwise, this thread gets it again and tries again.
+    for _ in 0..PASSES {
+        let mut pending = 0u64;
+        let pause = libc::timespec { tv_sec: 0, tv_nsec: PASS_NS };
+        // Ignored: the kernel refuses only bad pointers and sizes. A shorter pause does no harm.
+        // SAFETY: the kernel writes a local 64-bit signal set, and reads a local timespec.
+        let _ =
+            unsafe { raw::syscall(libc::SYS_rt_sigpending, [&raw mut pending as usize, KERNEL_SET_BYTES, 0, 0, 0, 0]) };
+        if !is_sent || pending & bit(info[0] as c_int) == 0 {
+            break;
+        }
+        // Ignored: as above.
+        // SAFETY: as above.
+        let _ = unsafe { raw::syscall(libc::SYS_nanosleep, [&raw const pause as usize, 0, 0, 0, 0, 0]) };
+    }
+    is_sent
+}
+
+/// Stores a signal that somebody sent, if the program or Hanare blocks it in the calling thread, or if it `is_early`.
+/// Returns whether it did so. A thread of Hanare passes the signal on to the program.
+pub(super) fn hold(signal: c_int, info: *const libc::siginfo_t, is_early: bool) -> bool {
     let is_own = flags::OWN.get();
-    if closed() & bit(signal) == 0 && !is_own {
+    if closed() & bit(signal) == 0 && !is_own && !is_early {
         return false;
     }
     // SAFETY: the handler's siginfo is valid, and longer than its beginning.
     let info = unsafe { info.cast::<Info>().read() };
     sealed(|| {
-        let first = crate::thread::first();
-        if is_own && first != crate::thread::gettid() && raise(&info, first) {
+        if is_own && crate::thread::first() != crate::thread::gettid() && pass_on(&info) {
             return;
         }
         let at = place(signal);
