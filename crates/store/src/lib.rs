@@ -9,6 +9,7 @@
 //! [`Store::read`], [`Store::write`], [`Store::release`] and [`Store::poll`] with [`Turn::Receive`] are part of the
 //! fault path. They allocate nothing and acquire no lock that the program could hold.
 
+mod awake;
 mod error;
 pub mod faulty;
 mod held;

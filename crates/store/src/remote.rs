@@ -19,6 +19,7 @@ use hanare_sys::map::{MapError, Mapping};
 use hanare_sys::ready;
 use hanare_wire::{LinkError, ReadReplies, ReadRequests, Session, SessionInfo, SessionOptions, Wait};
 
+use crate::awake::AwakeClock;
 use crate::placement::Placement;
 use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Telling, Turn, Words, Write};
 
@@ -37,9 +38,6 @@ pub use writer::Sender;
 const READS_MAX: usize = 1024;
 /// The maximum number of write-backs that a sender removes from its queue at once.
 const WRITES_AT_ONCE: usize = 256;
-/// The maximum time between two checks of the links in a running process, in nanoseconds. A longer time means that the
-/// process or the machine was stopped.
-const PAUSE_NS: u64 = 100_000_000;
 /// The maximum length of a placement extent in bytes. A placement extent is a range of far memory that is on one server
 /// as a whole. One message of write-backs stays inside one such range.
 pub const EXTENT_BYTES: usize = 2 << 20;
@@ -61,7 +59,7 @@ struct Server {
     requests: LockCell<Requests>,
     replies: LockCell<Replies>,
     reads_in_flight: AtomicU32,
-    /// The time of the last reply ([`Remote::awake_ns`]).
+    /// The time of the last reply on the clock of [`Remote::awake`].
     last_reply_ns: AtomicU64,
     /// A futex word. It is incremented when something waits to be sent to this server, and the server's sender is
     /// woken.
@@ -94,12 +92,8 @@ pub struct Remote {
     unit_bytes: usize,
     extent_bytes: usize,
     silent: Duration,
-    /// The time of the last check of the links, in nanoseconds on CLOCK_MONOTONIC.
-    watched_ns: AtomicU64,
-    /// The sum of all pauses of the checks, in nanoseconds. A pause is the time between two checks beyond [`PAUSE_NS`].
-    /// During a pause, this process or the whole machine was stopped. A pause does not count as silence of a server,
-    /// which may have been stopped as well.
-    paused_ns: AtomicU64,
+    /// Servers may be stopped together with this process. Their silence is measured on this clock.
+    awake: AwakeClock,
 }
 
 /// An open session with a server, and the server's room.
@@ -181,9 +175,9 @@ impl Remote {
         });
         let servers: Vec<Server> = servers.collect::<Result<_, MapError>>()?;
         let places = LockCell::new(Places::new(shape, extent_bytes, placement, servers.len()));
-        let (watched_ns, paused_ns) = (AtomicU64::new(now_ns()), AtomicU64::new(0));
+        let awake = AwakeClock::new();
         let unit_bytes = shape.unit_bytes;
-        Ok((Self { servers, places, unit_bytes, extent_bytes, silent, watched_ns, paused_ns }, senders))
+        Ok((Self { servers, places, unit_bytes, extent_bytes, silent, awake }, senders))
     }
 
     // ---- fork -------------------------------------------------------------------------------------------------------
@@ -309,7 +303,7 @@ impl Remote {
             // SAFETY: the bytes were just received into the bounce buffer, which the lock held here protects.
             None => unsafe { take.part(&read, 0, to, len) },
         }
-        server.last_reply_ns.store(self.awake_ns(now_ns()), Relaxed);
+        server.last_reply_ns.store(self.awake.now_ns(), Relaxed);
         server.reads_in_flight.fetch_sub(1, AcqRel);
         drop(replies);
         take.arrived(&read);
@@ -348,11 +342,8 @@ impl Remote {
 
     /// Checks every link for servers that are closed or silent.
     fn watch(&self, take: &mut dyn Take) -> Result<(), StoreError<'_>> {
-        let now = now_ns();
-        let pause_ns = now.saturating_sub(self.watched_ns.swap(now, AcqRel)).saturating_sub(PAUSE_NS);
-        if pause_ns > 0 {
-            self.paused_ns.fetch_add(pause_ns, AcqRel);
-        }
+        // Every check reads the clock, so that it notices pauses.
+        self.awake.now_ns();
         for index in 0..self.servers.len() {
             while self.receive(index, Wait::Now, take)? == Received::Page {}
         }
@@ -371,19 +362,11 @@ impl Remote {
         if is_silent() && is_asked() { Err(self.lost_in_silence(index)) } else { Ok(()) }
     }
 
-    /// Returns `now_ns` (on CLOCK_MONOTONIC) without all pauses of the checks, in nanoseconds.
-    fn awake_ns(&self, now_ns: u64) -> u64 {
-        now_ns.saturating_sub(self.paused_ns.load(Acquire))
-    }
-
-    /// Checks whether a server that has owed an answer since `last_ns` ([`Self::awake_ns`]) is silent. The caller must
-    /// have begun to look for the answer at `looked_ns` (on CLOCK_MONOTONIC) and found none. The time after `looked_ns`
-    /// does not count, because an answer may be unread while this process's threads wait for a CPU.
+    /// Checks whether a server that has owed an answer since `last_ns` (on the clock of `awake`) is silent. The caller
+    /// must have begun to look for the answer at `looked_ns` (on CLOCK_MONOTONIC) and found none. The time after
+    /// `looked_ns` does not count, because an answer may be unread while this process's threads wait for a CPU.
     fn is_silent(&self, last_ns: u64, looked_ns: u64) -> bool {
-        self.awake_ns(looked_ns).saturating_sub(last_ns) > self.silent.as_nanos() as u64
-            // If the links have not been checked for longer than `PAUSE_NS`, this process itself was paused. The
-            // server's silence in that time does not count.
-            && now_ns().saturating_sub(self.watched_ns.load(Acquire)) <= PAUSE_NS
+        self.awake.has_passed(self.silent.as_nanos() as u64, last_ns, looked_ns)
     }
 
     fn lost_in_silence(&self, index: usize) -> StoreError<'_> {
@@ -414,7 +397,7 @@ impl Store for Remote {
         requests.link.request(tag, offset, read.bytes).map_err(|source| self.lost(index, source))?;
         // The server's silence counts from the end of sending, because sending may take long.
         if requests.expected.len() == 1 {
-            server.last_reply_ns.store(self.awake_ns(now_ns()), Relaxed);
+            server.last_reply_ns.store(self.awake.now_ns(), Relaxed);
         }
         Ok(Begun::Later)
     }

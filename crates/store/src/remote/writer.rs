@@ -43,7 +43,7 @@ pub struct Sender {
     index: usize,
     writer: Writer,
     unacknowledged: VecDeque<Sent>,
-    /// The time since which the server owes the next answer ([`Remote::awake_ns`]).
+    /// The time since which the server owes the next answer on the clock of [`Remote::awake`].
     last_ack_ns: u64,
     bytes_out: usize,
     /// The number of the next message.
@@ -199,7 +199,7 @@ impl<'a> Sending<'a, '_> {
     fn sent(&mut self, frame: Sent) {
         self.sender.tag += 1;
         if self.sender.unacknowledged.is_empty() {
-            self.sender.last_ack_ns = self.remote.awake_ns(now_ns());
+            self.sender.last_ack_ns = self.remote.awake.now_ns();
         }
         self.sender.unacknowledged.push_back(frame);
     }
@@ -221,7 +221,7 @@ impl<'a> Sending<'a, '_> {
             Some(ack) if ack.tag == due => ack,
             Some(_) => return Err(self.lost(LinkError::Garbage { what: "an acknowledgement of nothing" })),
         };
-        self.sender.last_ack_ns = self.remote.awake_ns(now_ns());
+        self.sender.last_ack_ns = self.remote.awake.now_ns();
         if ack.status != AckStatus::Done {
             self.remote.places.lock().placement.close(self.sender.index);
         }
