@@ -2,7 +2,8 @@
 //! and thread mode for programs that sigbus mode does not suit.
 
 use hanare_tests::{
-    Figures, Outcome, Place, built, figures, mode_works, system_calls_are_trapped, system_calls_work_on_far_pages,
+    Figures, Outcome, Place, built, figures, installed, mode_works, system_calls_are_trapped,
+    system_calls_work_on_far_pages,
 };
 
 /// Checks that both modes work here, and that both traps of system calls can be set.
@@ -35,6 +36,21 @@ fn a_program_runs_in_sigbus_mode_where_its_calls_are_served() {
     for (disable, mode) in [("", "sigbus"), ("filter", "thread"), ("dispatch", "thread"), ("kernel_faults", "sigbus")] {
         assert_eq!(run(&[], disable, &["rings", "after"]).0, mode, "without {disable:?}");
     }
+}
+
+/// strace stops Hanare's threads too, and reads arguments in absent pages meanwhile. In thread mode it can wait for ever.
+#[test]
+fn a_program_under_strace_runs_in_sigbus_mode() {
+    if !auto_has_a_choice() || !installed("strace", "strace") {
+        return;
+    }
+    let place = Place::new();
+    let json = place.path("json");
+    let mut tracer = place.command("strace");
+    tracer.args(["-f", "-o"]).arg(place.path("trace")).arg(built().hanare());
+    tracer.args(["run", "--local", "8M", "--stats-json"]).arg(&json).arg("--").arg(built().workload("streams"));
+    place.run(&mut tracer).assert_well("under strace");
+    assert_eq!(figures(&json).mode(), "sigbus");
 }
 
 #[test]

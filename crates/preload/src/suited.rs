@@ -6,7 +6,8 @@
 //!   again;
 //! - programs that import libseccomp. The filter that they set may forbid what a trap does;
 //! - debuggers. The kernel writes to their memory for another process;
-//! - programs under a debugger, which would stop at each signal;
+//! - programs under a debugger, which would stop at each signal. `strace` prints signals and goes on. It stops Hanare's
+//!   threads too, so thread mode can hang under it;
 //! - Go with C. Its runtime makes system calls on small stacks, which are not trapped.
 //!
 //! A library that is loaded later is not looked at. [`far::may_do_async_io`] serves calls by number.
@@ -57,13 +58,14 @@ pub(crate) fn is_suited() -> bool {
     let mut found = false;
     // SAFETY: `visit` gets the address of `found`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
-    !found && !go::is_there() && !is_traced()
+    !found && !go::is_there() && !is_debugged()
 }
 
-/// Checks whether another process traces this one.
-fn is_traced() -> bool {
+/// Checks whether a process other than `strace` traces this one.
+fn is_debugged() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    status.lines().find_map(|line| line.strip_prefix("TracerPid:")).is_some_and(|tracer| tracer.trim() != "0")
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")).map_or("0", str::trim);
+    tracer != "0" && std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default().trim_end() != "strace"
 }
 
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
