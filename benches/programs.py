@@ -71,6 +71,8 @@ def read_options():
     options.peers = [word for word in options.peers.split(",") if word != "none"]
     options.settings = [word.strip() for word in options.settings.split(";")]
     options.hanare, options.target = str(Path(options.hanare).resolve()), options.target.resolve()
+    if options.json and not Path(options.json).absolute().parent.is_dir():
+        parser.error(f"--json {options.json}: its folder is not there")
     wrong = [word for word in options.peers if word not in ("zram", "file")]
     if wrong or not all(0 < percent < AMPLE for percent in options.percents) or options.runs < 1:
         parser.error(f"--peers takes zram and file, --percent numbers from 1 to {AMPLE - 1}, --runs 1 or more")
@@ -341,6 +343,7 @@ def interrupt(number, frame):
 
 
 def measure_all(options, stack):
+    options.target.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=options.target, prefix="board-"))
     stack.callback(shutil.rmtree, work)
     # A compiler that an interrupted make leaves behind, for one.
