@@ -93,8 +93,8 @@ pub(crate) fn run(data: &[u8]) {
 fn hello(role: Role, payload_crc: bool) -> Vec<u8> {
     let slot_size = if role == Role::Control { 0 } else { 4096 };
     let client = Identity { pid: 1, program: Text::new("guest"), host: Text::new("here") };
-    let (session, token, nonce) = (0, [0; 16], [0; 32]);
-    let payload = Hello { role, payload_crc, clone: false, slot_size, session, token, nonce, client }.encode();
+    let (session, token) = (0, [0; 16]);
+    let payload = Hello { role, payload_crc, clone: false, slot_size, session, token, client }.encode();
     let mut frame = control_header(Kind::Hello, 0, 0, &payload).encode().to_vec();
     frame.extend(payload);
     frame
@@ -124,10 +124,8 @@ fn check_answers(answers: &[u8]) {
     let mut rest = answers;
     while let Some((raw, behind)) = rest.split_first_chunk::<HEADER_BYTES>() {
         let header = Header::decode(raw).expect("a header of the server's");
-        let sent = !matches!(
-            header.kind,
-            Kind::Hello | Kind::Proof | Kind::Read | Kind::Write | Kind::Discard | Kind::Status | Kind::Ping
-        );
+        let sent =
+            !matches!(header.kind, Kind::Hello | Kind::Read | Kind::Write | Kind::Discard | Kind::Status | Kind::Ping);
         assert!(sent, "{header:?} from a server");
         let Some((payload, behind)) = behind.split_at_checked(header.payload_bytes()) else { return };
         let crc_fits = header.flags & FLAG_PAYLOAD_CRC == 0 || crc32fast::hash(payload) == header.payload_crc;

@@ -130,7 +130,6 @@ impl Peer {
             capacity_bytes: 1 << 30,
             slot_size: hello.slot_size,
             payload_crc: hello.payload_crc,
-            proof: [0; 32],
             quota_bytes: NO_QUOTA,
         };
         self.send(Kind::Welcome, 0, &welcome.encode())?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use hanare::polling::Pollers;
 use hanare::stats::Stats;
-use hanare_server::{Server, ServerConfig, ServerError, StopHandle};
+use hanare_server::{Server, ServerConfig, ServerError, StopHandle, SystemMemory};
 use hanare_settings::fits::TooMuch;
 use hanare_settings::{format_size, parse_size};
 use hanare_store::private;
@@ -28,7 +28,7 @@ use crate::run::warn_of_memory;
 
 const EXAMPLES: &str = "\
 Examples:
-  hanare serve --memory 64G                        for programs on this machine
+  hanare serve --memory 64G                        for this user's programs on this machine
   head -c 32 /dev/urandom > key; chmod 600 key     a key, to be copied to the other machines
   hanare serve --memory 64G --listen 0.0.0.0 --key key
                                                    for programs elsewhere that have the key
@@ -144,7 +144,12 @@ fn bind(args: &ServeArgs) -> Result<Server, ServeError> {
         listen.push(Endpoint::Tcp(format!("127.0.0.1:{DEFAULT_PORT}")));
     }
     let mut config = ServerConfig::new(listen, memory);
-    config.available = Some(Arc::new(|| Memory::now().ok().map(|memory| memory.available_bytes)));
+    let is_private = args.private.is_some();
+    config.available = Some(Arc::new(move || {
+        let memory = Memory::now().ok()?;
+        // A private server must not refuse its run what the run itself has pushed out.
+        Some(SystemMemory { available_bytes: memory.available_bytes, is_short: !is_private && memory.is_short() })
+    }));
     config.spill = args.spill.clone();
     config.client_quota = args.client_quota;
     if args.private.is_none() {

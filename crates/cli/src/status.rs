@@ -78,6 +78,8 @@ struct Sheet {
     write_bytes: u64,
     read_bytes_per_s: u64,
     write_bytes_per_s: u64,
+    /// Whether the machine is short of memory. The server then hands out no more.
+    is_short_of_memory: bool,
     sessions: Vec<Line>,
 }
 
@@ -141,6 +143,7 @@ impl Sheet {
             write_bytes: status.write_bytes,
             read_bytes_per_s: status.read_bytes_per_s,
             write_bytes_per_s: status.write_bytes_per_s,
+            is_short_of_memory: status.is_short_of_memory != 0,
             sessions: sessions.iter().map(Line::new).collect(),
         }
     }
@@ -163,6 +166,9 @@ impl Sheet {
             human(self.read_bytes),
             human(self.write_bytes),
         );
+        if self.is_short_of_memory {
+            text += "its machine is short of memory: it takes no more pages into memory, and no new clients without --spill\n";
+        }
         if self.sessions.is_empty() {
             return text + "no session is open\n";
         }

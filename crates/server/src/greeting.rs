@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use hanare_wire::frame::Kind;
-use hanare_wire::handshake::{CLIENT_PROOF, SERVER_PROOF, random, send_control};
+use hanare_wire::handshake::send_control;
 use hanare_wire::inbox::Inbox;
 use hanare_wire::limits::{CONNECT_DEFAULT, CONTROL_MAX, REASON_MAX};
-use hanare_wire::payload::{HELLO_BYTES, Hello, NONCE_BYTES, Role, Welcome};
+use hanare_wire::noise::{self, HandshakeError};
+use hanare_wire::payload::{Hello, Role, Welcome};
 use hanare_wire::socket::{Progress, Socket};
 use hanare_wire::{Key, LinkError, Transport};
 
@@ -82,18 +83,17 @@ fn cut(text: &str, max: usize) -> &str {
 fn try_greet(socket: &Socket, inbox: &mut Inbox, host: &Host<'_>) -> Result<Guest, NoGuest> {
     let mut progress = Progress::until(CONNECT_DEFAULT);
     let mut payload = [0; CONTROL_MAX];
-    let (header, length) = inbox.receive_frame(socket, &mut payload, &mut progress)?;
-    let mut raw = [0; HELLO_BYTES];
-    if header.kind != Kind::Hello || length != HELLO_BYTES {
-        return no("the first frame must be a HELLO");
+    if let Some(key) = host.key {
+        agree(socket, inbox, key, &mut progress)?;
     }
-    raw.copy_from_slice(&payload[..HELLO_BYTES]);
-    let Some(hello) = Hello::decode(&raw) else {
+    let (header, length) = inbox.receive_frame(socket, &mut payload, &mut progress)?;
+    match header.kind {
+        Kind::Hello => {}
+        Kind::Noise => return no("it has no key; start it with --key FILE, or leave the client's key away"),
+        _ => return no("the first frame must be a HELLO"),
+    }
+    let Some(hello) = Hello::decode(&payload[..length]) else {
         return no("the HELLO makes no sense: check the role, the flags and the slot size (4 KiB to 2 MiB)");
-    };
-    let proof = match host.key {
-        Some(key) => check_key(socket, inbox, key, &raw, &mut progress)?,
-        None => [0; 32],
     };
     let guest = admit(&hello, host)?;
     let (session, token, account) = match &guest {
@@ -113,29 +113,27 @@ fn try_greet(socket: &Socket, inbox: &mut Inbox, host: &Host<'_>) -> Result<Gues
         capacity_bytes: account.map_or(0, |account| host.store.capacity_bytes(account)),
         slot_size: hello.slot_size,
         payload_crc: hello.payload_crc,
-        proof,
         quota_bytes: host.store.client_quota_bytes,
     };
     send_control(socket, Kind::Welcome, 0, &welcome.encode())?;
     Ok(guest)
 }
 
-/// Makes the client prove that it holds the key, and returns the server's own proof.
-fn check_key(
-    socket: &Socket,
-    inbox: &mut Inbox,
-    key: &Key,
-    hello: &[u8; HELLO_BYTES],
-    progress: &mut Progress,
-) -> Result<[u8; 32], NoGuest> {
-    let nonce = random::<NONCE_BYTES>()?;
-    send_control(socket, Kind::Challenge, 0, &nonce)?;
-    let mut proof = [0; 32];
-    let (header, length) = inbox.receive_frame(socket, &mut proof, progress)?;
-    if header.kind != Kind::Proof || length != proof.len() || !key.verify(CLIENT_PROOF, &[hello, &nonce], &proof) {
-        return no("the key is not the server's; give the same --key file on both sides");
+/// Makes the client prove that it holds the key, proves it to the client, and encrypts the connection from then on.
+fn agree(socket: &Socket, inbox: &mut Inbox, key: &Key, progress: &mut Progress) -> Result<(), NoGuest> {
+    let mut payload = [0; CONTROL_MAX];
+    let (header, length) = inbox.receive_frame(socket, &mut payload, progress)?;
+    if header.kind != Kind::Noise {
+        return no("it asks for a key; give the server's --key FILE");
     }
-    Ok(key.prove(SERVER_PROOF, &[hello, &nonce]))
+    match noise::answer(key, &payload[..length]) {
+        Ok((ends, message)) => {
+            send_control(socket, Kind::Noise, 0, &message)?;
+            Ok(ends.take_over(socket, inbox)?)
+        }
+        Err(HandshakeError::OtherKey) => no("the key is not the server's; give the same --key file on both sides"),
+        Err(HandshakeError::Nonsense) => no("the handshake makes no sense; run the same hanare release on both sides"),
+    }
 }
 
 fn admit(hello: &Hello, host: &Host<'_>) -> Result<Guest, NoGuest> {
@@ -146,6 +144,10 @@ fn admit(hello: &Hello, host: &Host<'_>) -> Result<Guest, NoGuest> {
              the program a smaller --page-size",
             hello.slot_size
         ));
+    }
+    let is_new = hello.role != Role::Control && hello.session == 0;
+    if is_new && host.store.spill.is_none() && host.store.memory.is_short() {
+        return no("its machine is short of memory, so it takes no new client now; try later, or name another server");
     }
     let transport = match (hello.role, host.is_unix) {
         (Role::Attach, _) => Transport::SameHost,

@@ -24,6 +24,7 @@ mod host;
 mod listen;
 mod memory;
 mod named;
+mod peer;
 mod pool;
 mod registry;
 mod session;
@@ -35,4 +36,4 @@ mod turns;
 mod upkeep;
 
 pub use listen::{Log, Server, ServerConfig, ServerError, StopHandle};
-pub use memory::Available;
+pub use memory::{Available, SystemMemory};

@@ -21,9 +21,10 @@ use rustix::io::Errno;
 
 use crate::connection::{ServerState, serve};
 use crate::door::Door;
-use crate::greeting::{Host, NoGuest, greet};
+use crate::greeting::{CLOSING_WAIT, Host, NoGuest, greet};
 use crate::memory::{Available, BLOCK_BYTES};
 use crate::named::Named;
+use crate::peer::{self, Ends};
 use crate::registry::Registry;
 use crate::shared::{Spinners, Stop, Store};
 use crate::spill::SpillDir;
@@ -39,6 +40,8 @@ const DRAIN_STEP: Duration = Duration::from_millis(5);
 const TURNING_AWAY: Duration = Duration::from_millis(20);
 /// Minimum age at which a connection without a completed handshake may be closed to make room for a new connection.
 const GREETING: Duration = Duration::from_millis(100);
+/// Largest number of connections without a completed handshake. A further one takes the place of the oldest.
+const STRANGERS_MAX: usize = 64;
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -183,15 +186,31 @@ impl Listener {
         }
     }
 
-    fn accept(&self) -> io::Result<(OwnedFd, String)> {
+    fn accept(&self) -> io::Result<Accepted> {
         match self {
-            Listener::Tcp(listener) => listener.accept().map(|(stream, peer)| (stream.into(), peer.to_string())),
-            Listener::Unix(Named { listener, path, .. }) => {
-                listener.accept().map(|(stream, _)| (stream.into(), format!("unix:{}", path.display())))
+            Listener::Tcp(listener) => {
+                let (stream, peer) = listener.accept()?;
+                let ends = Some(Ends { own: stream.local_addr()?, peer });
+                Ok(Accepted { fd: stream.into(), peer: peer.to_string(), ends })
             }
-            Listener::Door(door) => door.accept().map(|socket| (socket, "a client's process".to_owned())),
+            Listener::Unix(Named { listener, path, .. }) => {
+                let (stream, _) = listener.accept()?;
+                Ok(Accepted { fd: stream.into(), peer: format!("unix:{}", path.display()), ends: None })
+            }
+            Listener::Door(door) => {
+                Ok(Accepted { fd: door.accept()?, peer: "a client's process".to_owned(), ends: None })
+            }
         }
     }
+}
+
+/// A connection that was just accepted.
+struct Accepted {
+    fd: OwnedFd,
+    /// The name of the other side in the log.
+    peer: String,
+    /// The addresses of both ends. `None` if it is an AF_UNIX socket.
+    ends: Option<Ends>,
 }
 
 /// A memory server that listens but does not serve clients yet. [`Server::run`] serves them.
@@ -301,7 +320,7 @@ impl Server {
             running.retain(|connection| !connection.thread.is_finished());
             for listener in &self.listeners {
                 match listener.accept() {
-                    Ok((fd, peer)) => self.admit(fd, peer, !matches!(listener, Listener::Tcp(_)), running),
+                    Ok(accepted) => self.admit(accepted, running),
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                     Err(e) if e.kind() == io::ErrorKind::InvalidData => (self.log)(&e.to_string()),
                     Err(e) => {
@@ -314,11 +333,16 @@ impl Server {
         Ok(())
     }
 
-    fn admit(&self, fd: OwnedFd, peer: String, is_unix: bool, running: &mut Vec<Running>) {
+    fn admit(&self, accepted: Accepted, running: &mut Vec<Running>) {
+        let Accepted { fd, peer, ends } = accepted;
         let socket = match Socket::new(fd, None) {
             Ok(socket) => Arc::new(socket),
             Err(e) => return (self.log)(&format!("{peer}: {e}")),
         };
+        let strangers = running.iter().filter(|running| !running.is_welcome.load(Acquire)).count();
+        if strangers >= STRANGERS_MAX {
+            drop_a_stranger(running);
+        }
         if running.len() >= self.connections_max && !drop_a_stranger(running) {
             (self.log)(&format!("{peer}: turned away, {} connections are open", running.len()));
             let most = self.connections_max;
@@ -329,7 +353,7 @@ impl Server {
         let is_welcome = Arc::new(AtomicBool::new(false));
         let (theirs, welcome) = (Arc::clone(&socket), Arc::clone(&is_welcome));
         let life = move || {
-            if let Err(e) = connection_life(&state, key.as_ref(), &theirs, is_unix, &welcome) {
+            if let Err(e) = connection_life(&state, key.as_ref(), &theirs, ends, &welcome) {
                 log(&format!("{peer}: {e}"));
             }
             // The accepting thread holds another reference to the socket. Without this call, the peer would see no end
@@ -374,11 +398,19 @@ fn connection_life(
     state: &ServerState,
     key: Option<&Key>,
     socket: &Socket,
-    is_unix: bool,
+    ends: Option<Ends>,
     is_welcome: &AtomicBool,
 ) -> Result<(), String> {
+    if let (Some(ends), None) = (ends, key)
+        && let Err(reason) = check_user(ends)
+    {
+        if send_control(socket, Kind::Refused, 0, reason.as_bytes()).is_ok() {
+            socket.finish(CLOSING_WAIT);
+        }
+        return Err(format!("refused: {reason}"));
+    }
     let mut inbox = Inbox::default();
-    let host = Host { key, store: &state.store, registry: &state.registry, is_unix };
+    let host = Host { key, store: &state.store, registry: &state.registry, is_unix: ends.is_none() };
     match greet(socket, &mut inbox, &host) {
         Ok(guest) => {
             is_welcome.store(true, Release);
@@ -397,6 +429,21 @@ fn connection_life(
             Err(format!("not welcomed: it speaks wire version {theirs}, this server version {ours}"))
         }
         Err(NoGuest::Link(e)) => Err(format!("not welcomed: {e}")),
+    }
+}
+
+/// Checks that a connection within this host comes from the server's user, or from root. Returns the reason if it does
+/// not. Other hosts do not reach a server without a key.
+fn check_user(ends: Ends) -> Result<(), String> {
+    let own = rustix::process::geteuid().as_raw();
+    let advice = "start it with --key FILE";
+    match peer::user_of(ends) {
+        Ok(Some(user)) if user == own || user == 0 => Ok(()),
+        Ok(Some(user)) => Err(format!("without a key it serves its own user ({own}) only, not user {user}; {advice}")),
+        Ok(None) => Err(format!("without a key it serves its own user only, and cannot see whose this is; {advice}")),
+        Err(error) => {
+            Err(format!("without a key it serves its own user only, and cannot read whose this is ({error})"))
+        }
     }
 }
 

@@ -27,9 +27,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// that the server can still allocate memory for its tables.
 const RESERVE_BYTES: usize = 32 << 20;
 
-/// A function that returns how many bytes of memory the system could give without harm. It returns `None` if the number
-/// is unknown.
-pub type Available = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
+/// What the system says of its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SystemMemory {
+    /// Bytes that the system could give without harm.
+    pub available_bytes: u64,
+    /// Whether processes of this machine wait for memory. The server then takes no more, and gives back what it can.
+    pub is_short: bool,
+}
+
+/// A function that asks the system for its memory. It returns `None` if the answer is unknown.
+pub type Available = Arc<dyn Fn() -> Option<SystemMemory> + Send + Sync>;
 
 /// Size of a block in bytes. The kernel can back a block with one huge page.
 pub(crate) const BLOCK_BYTES: usize = 2 << 20;
@@ -70,6 +78,7 @@ pub(crate) struct Lease {
 struct System {
     available: Option<Available>,
     bytes: u64,
+    is_short: bool,
     /// Bytes that may be handed out before the next check.
     approved: u64,
     looked: Instant,
@@ -79,7 +88,8 @@ struct System {
 impl System {
     fn new(available: Option<Available>) -> System {
         let reserve = MmapMut::map_anon(RESERVE_BYTES).ok();
-        let mut system = System { available, bytes: u64::MAX, approved: 0, looked: Instant::now(), reserve };
+        let mut system =
+            System { available, bytes: u64::MAX, is_short: false, approved: 0, looked: Instant::now(), reserve };
         system.look();
         system
     }
@@ -89,8 +99,12 @@ impl System {
         if self.reserve.is_none() {
             self.reserve = MmapMut::map_anon(RESERVE_BYTES).ok();
         }
-        let available = self.available.as_ref().and_then(|available| available()).unwrap_or(u64::MAX);
-        self.bytes = if self.reserve.is_some() { available.saturating_sub(SYSTEM_MARGIN_BYTES) } else { 0 };
+        let unknown = SystemMemory { available_bytes: u64::MAX, is_short: false };
+        let SystemMemory { available_bytes, is_short } =
+            self.available.as_ref().and_then(|available| available()).unwrap_or(unknown);
+        self.is_short = is_short;
+        let may_take = self.reserve.is_some() && !is_short;
+        self.bytes = if may_take { available_bytes.saturating_sub(SYSTEM_MARGIN_BYTES) } else { 0 };
         self.approved = self.bytes.min(LOOK_BYTES);
     }
 
@@ -158,6 +172,11 @@ impl Memory {
     /// Returns how many bytes could still be handed out. Does not wait for a lock.
     pub(crate) fn room_bytes(&self) -> u64 {
         self.room_bytes.load(Relaxed)
+    }
+
+    /// Checks whether the machine was short of memory when the system was last asked.
+    pub(crate) fn is_short(&self) -> bool {
+        self.state().system.is_short
     }
 
     pub(crate) fn limit_bytes(&self) -> u64 {
@@ -313,7 +332,10 @@ mod tests {
     fn no_more_is_handed_out_than_the_system_can_give() {
         let left = Arc::new(AtomicU64::new(SYSTEM_MARGIN_BYTES + 3 * BLOCK));
         let there = Arc::clone(&left);
-        let memory = Memory::new(1000 * BLOCK, Some(Arc::new(move || Some(there.load(Relaxed)))));
+        let memory = Memory::new(
+            1000 * BLOCK,
+            Some(Arc::new(move || Some(SystemMemory { available_bytes: there.load(Relaxed), is_short: false }))),
+        );
         let take = || {
             let lease = memory.take_block();
             left.fetch_sub(if lease.is_some() { BLOCK } else { 0 }, Relaxed);

@@ -1,14 +1,19 @@
 //! A listening socket with a path in the file system. An existing file at that path is replaced only if it is a stale
 //! socket, on which nobody listens.
 
-use std::fs::{Metadata, Permissions};
+use std::fs::Metadata;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
 /// Largest length in bytes of an AF_UNIX socket's path. The address also needs a final zero byte.
 const PATH_MAX: usize = 107;
+/// Number of connections that may wait to be accepted. The system may allow fewer.
+const QUEUE_MAX: i32 = 128;
 
 /// A listening AF_UNIX socket. Dropping it removes the file at `path`, if that file is still this socket.
 pub(crate) struct Named {
@@ -27,18 +32,15 @@ impl Named {
             let text = format!("the path has {length} bytes, and a socket's may have {PATH_MAX}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let listener = match UnixListener::bind(path) {
+        let listener = match bind(path) {
             Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
                 remove_stale(path, e)?;
-                UnixListener::bind(path)?
+                bind(path)?
             }
             other => other?,
         };
         let identity = std::fs::symlink_metadata(path).ok().filter(is_socket).map(|meta| identity(&meta));
-        let named = Named { listener, path: path.to_owned(), identity };
-        std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
-        named.listener.set_nonblocking(true)?;
-        Ok(named)
+        Ok(Named { listener, path: path.to_owned(), identity })
     }
 }
 
@@ -50,6 +52,16 @@ impl Drop for Named {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// Listens on `path`. The kernel gives the new file the rights of the socket, so at no time can others connect.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, QUEUE_MAX)?;
+    Ok(socket.into())
 }
 
 /// Removes the socket at `path` if nobody listens on it. Otherwise leaves the file in place, and returns `in_use` or a

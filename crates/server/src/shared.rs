@@ -98,6 +98,7 @@ impl Store {
             client_quota_bytes: self.client_quota_bytes,
             uptime_ms: u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
             release: pack_release(env!("CARGO_PKG_VERSION")),
+            is_short_of_memory: self.memory.is_short().into(),
         }
     }
 }

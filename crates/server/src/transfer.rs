@@ -192,7 +192,7 @@ impl<'a> Channel<'a> {
                 }
             }
         }
-        Ok(())
+        Ok(self.socket.send_rest(&mut progress)?)
     }
 
     fn checksum(&mut self, session: &Session, request: &Header) -> Result<u32, RangeError> {

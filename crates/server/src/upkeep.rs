@@ -18,7 +18,8 @@ const BLOCKS_A_ROUND: usize = 128;
 /// free slots back to the system.
 const TRIMMED_A_ROUND: usize = 16;
 
-/// Does rounds until the server stops. A round gives memory that stayed free for `keep_free` back to the system.
+/// Does rounds until the server stops. A round gives memory that stayed free for `keep_free` back to the system, or all
+/// free memory while the machine is short of it.
 pub(crate) fn run(state: &Arc<ServerState>, keep_free: Duration) {
     let round = (keep_free / 2).clamp(ROUND_MIN, ROUND);
     let mut last = Instant::now();
@@ -36,6 +37,7 @@ pub(crate) fn run(state: &Arc<ServerState>, keep_free: Duration) {
         last = Instant::now();
         state.store.tick(elapsed);
         state.registry.tick(elapsed);
+        let keep_free = if state.store.memory.is_short() { Duration::ZERO } else { keep_free };
         state.store.memory.shrink(keep_free, BLOCKS_A_ROUND);
         let mut left = TRIMMED_A_ROUND;
         for session in state.registry.sessions() {

@@ -25,6 +25,11 @@ pub enum MemoryError {
     },
 }
 
+/// The machine is short of memory if less than the total divided by this number is available, ...
+const SHORT_PART: u64 = 10;
+/// ... and all processes waited for memory for this share of the last 10 s.
+const SHORT_WAITS_PERCENT: f32 = 10.0;
+
 /// The memory of the machine that this process may use, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
@@ -44,6 +49,14 @@ impl Memory {
     /// [`MemoryError`] if `/proc/meminfo` cannot be read or parsed. Missing cgroup files mean that there is no limit.
     pub fn now() -> Result<Self, MemoryError> {
         Self::under(Path::new("/"))
+    }
+
+    /// Checks whether the machine is short of memory: processes wait for memory for a good part of their time, and little
+    /// is available. Returns false if the kernel does not tell how long processes wait.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        let text = fs::read_to_string("/proc/pressure/memory").unwrap_or_default();
+        self.available_bytes < self.total_bytes / SHORT_PART && waits_percent(&text) >= SHORT_WAITS_PERCENT
     }
 
     /// Reads the files below the directory `root`, which is `/` except in tests.
@@ -102,6 +115,13 @@ impl Memory {
         let left = limit.saturating_sub(used.saturating_sub(reclaimable));
         Self { total_bytes: limit, available_bytes: self.available_bytes.min(left), cgroup_limit_bytes: Some(limit) }
     }
+}
+
+/// Returns the share of the last 10 s in which all processes waited for memory, in percent, from the text of
+/// `/proc/pressure/memory`. 0 if it is not there.
+fn waits_percent(text: &str) -> f32 {
+    let line = text.lines().find_map(|line| line.strip_prefix("full avg10="));
+    line.and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap_or(0.0)
 }
 
 /// The names of the files in one version of cgroups.
@@ -189,5 +209,14 @@ mod tests {
         let memory = Memory::now().unwrap();
         assert!(memory.total_bytes > 16 * MIB);
         assert!(memory.available_bytes <= memory.total_bytes);
+    }
+
+    #[test]
+    fn waits_are_read_from_the_line_of_all_processes() {
+        let text = "some avg10=9.50 avg60=1.00 avg300=0.10 total=5\nfull avg10=7.11 avg60=12.47 avg300=18.62 total=4\n";
+        assert!((waits_percent(text) - 7.11).abs() < 0.001);
+        for text in ["", "some avg10=9.50 avg60=1.00", "full avg10=soon avg60=1"] {
+            assert!(waits_percent(text).abs() < 0.001, "{text}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use crate::limits::{BETWEEN_RANKS_MAX, CONTROL_MAX, DISCARD_MAX, RANGE_MAX, REAS
 /// The first four bytes of every frame: the text "HNRE".
 pub const MAGIC: [u8; 4] = *b"HNRE";
 /// Version of the wire protocol that this crate speaks.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Size of a header, in bytes.
 pub const HEADER_BYTES: usize = 40;
 /// Offset of the kind in a header, in bytes.
@@ -22,12 +22,11 @@ const FLAGS_KNOWN: u8 = FLAG_PAYLOAD_CRC;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// From the client: the first frame of every connection.
+    /// From the client: the first frame of every connection, or the first after the handshake of a link with a key.
     Hello = 1,
-    /// From the server: asks the client to prove that it holds the key.
-    Challenge = 2,
-    /// From the client: the proof that the client holds the key.
-    Proof = 3,
+    /// From both sides, on a link with a key: the message of the handshake ([`crate::noise`]). The client's is the first
+    /// frame of the connection.
+    Noise = 2,
     /// From the server: accepts the connection.
     Welcome = 4,
     /// From the server: refuses the connection and says why. The server then closes the connection.
@@ -84,10 +83,9 @@ enum Shape {
 }
 
 impl Kind {
-    const ALL: [Kind; 23] = [
+    const ALL: [Kind; 22] = [
         Kind::Hello,
-        Kind::Challenge,
-        Kind::Proof,
+        Kind::Noise,
         Kind::Welcome,
         Kind::Refused,
         Kind::Read,
@@ -127,8 +125,7 @@ impl Kind {
                 Shape::Bare
             }
             Kind::Hello
-            | Kind::Challenge
-            | Kind::Proof
+            | Kind::Noise
             | Kind::Welcome
             | Kind::StatusReply
             | Kind::SessionsReply

@@ -1,4 +1,5 @@
-//! The client's side of opening a connection: it connects, sends the HELLO, proves the key, and checks the WELCOME.
+//! The client's side of opening a connection: it connects, agrees on keys if it has one, sends the HELLO, and checks the
+//! WELCOME.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -21,15 +22,9 @@ use crate::identity::Identity;
 use crate::inbox::Inbox;
 use crate::key::Key;
 use crate::limits::CONTROL_MAX;
-use crate::payload::{Hello, NONCE_BYTES, Role, TOKEN_BYTES, Welcome};
+use crate::noise::{self, HandshakeError};
+use crate::payload::{Hello, Role, TOKEN_BYTES, Welcome};
 use crate::socket::{Progress, Socket};
-
-/// The first input of the client's proof that it holds the key. It makes the client's proof differ from the server's.
-/// The other inputs of both proofs are the HELLO and the server's nonce.
-pub const CLIENT_PROOF: &[u8] = b"hanare client 1";
-/// The first input of the server's proof that it holds the key. It makes the server's proof differ from the client's.
-/// The other inputs of both proofs are the HELLO and the server's nonce.
-pub const SERVER_PROOF: &[u8] = b"hanare server 1";
 
 /// A connection that the server has welcomed.
 pub(crate) struct Welcomed {
@@ -85,7 +80,11 @@ pub(crate) fn connect_through(door: BorrowedFd<'_>, options: &ConnectOptions<'_>
 fn begin(fd: OwnedFd, options: &ConnectOptions<'_>) -> Result<Welcomed, LinkError> {
     let socket = Socket::new(kept(fd), Some(options.silent_timeout))?;
     let mut inbox = Inbox::default();
-    let welcome = greet(&socket, &mut inbox, options)?;
+    let mut progress = Progress::until(options.connect_timeout);
+    if let Some(key) = options.key {
+        agree(&socket, &mut inbox, key, &mut progress)?;
+    }
+    let welcome = greet(&socket, &mut inbox, options, &mut progress)?;
     Ok(Welcomed { socket, inbox, welcome })
 }
 
@@ -137,7 +136,36 @@ fn connect_unix(path: &Path, timeout: Duration) -> io::Result<OwnedFd> {
     }
 }
 
-fn greet(socket: &Socket, inbox: &mut Inbox, options: &ConnectOptions<'_>) -> Result<Welcome, LinkError> {
+/// Proves the key to the server, checks the server's proof, and encrypts the connection from then on.
+fn agree(socket: &Socket, inbox: &mut Inbox, key: &Key, progress: &mut Progress) -> Result<(), LinkError> {
+    let (waiting, message) = noise::begin(key)?;
+    send_control(socket, Kind::Noise, 0, &message)?;
+    let mut payload = [0; CONTROL_MAX];
+    let (header, length) = inbox.receive_frame(socket, &mut payload, progress)?;
+    let answer = &payload[..length];
+    match header.kind {
+        Kind::Noise => match waiting.finish(answer) {
+            Ok(ends) => ends.take_over(socket, inbox),
+            Err(HandshakeError::OtherKey) => {
+                Err(refused("it could not prove that it holds the key; check that both sides use the same file"))
+            }
+            Err(HandshakeError::Nonsense) => Err(LinkError::Garbage { what: "a handshake that makes no sense" }),
+        },
+        Kind::Refused => Err(refused_by_peer(answer)),
+        Kind::Welcome => {
+            Err(refused("it asks for no key, so it may not be yours; start it with --key or leave the key away"))
+        }
+        _ => Err(LinkError::Garbage { what: "a frame that answers no handshake" }),
+    }
+}
+
+/// Sends the HELLO and receives the WELCOME.
+fn greet(
+    socket: &Socket,
+    inbox: &mut Inbox,
+    options: &ConnectOptions<'_>,
+    progress: &mut Progress,
+) -> Result<Welcome, LinkError> {
     let (session, token) = options.join.unwrap_or_default();
     let hello = Hello {
         role: options.role,
@@ -146,40 +174,20 @@ fn greet(socket: &Socket, inbox: &mut Inbox, options: &ConnectOptions<'_>) -> Re
         slot_size: options.slot_size,
         session,
         token,
-        nonce: random::<NONCE_BYTES>()?,
         client: Identity::of_this_process(),
-    }
-    .encode();
-    let mut progress = Progress::until(options.connect_timeout);
-    send_control(socket, Kind::Hello, 0, &hello)?;
+    };
+    send_control(socket, Kind::Hello, 0, &hello.encode())?;
     let mut payload = [0; CONTROL_MAX];
-    let mut challenge = None;
-    loop {
-        let (header, length) = inbox.receive_frame(socket, &mut payload, &mut progress)?;
-        let payload = &payload[..length];
-        match header.kind {
-            Kind::Challenge if challenge.is_none() => {
-                let Some(key) = options.key else {
-                    return Err(refused("it asks for a key; give the server's --key FILE"));
-                };
-                let nonce: [u8; NONCE_BYTES] =
-                    payload.try_into().map_err(|_| LinkError::Garbage { what: "a challenge of the wrong size" })?;
-                send_control(socket, Kind::Proof, 0, &key.prove(CLIENT_PROOF, &[&hello, &nonce]))?;
-                challenge = Some(nonce);
-            }
-            Kind::Welcome => {
-                let welcome =
-                    Welcome::decode(payload).ok_or(LinkError::Garbage { what: "a welcome that makes no sense" })?;
-                return judge(options, &hello, challenge, welcome);
-            }
-            Kind::Refused => {
-                let reason = String::from_utf8_lossy(payload);
-                return Err(refused(&reason.replace(|c: char| c.is_control(), "?")));
-            }
-            _ => {
-                return Err(LinkError::Garbage { what: "a frame that answers no HELLO" });
-            }
+    let (header, length) = inbox.receive_frame(socket, &mut payload, progress)?;
+    let payload = &payload[..length];
+    match header.kind {
+        Kind::Welcome => {
+            let welcome =
+                Welcome::decode(payload).ok_or(LinkError::Garbage { what: "a welcome that makes no sense" })?;
+            judge(options, welcome)
         }
+        Kind::Refused => Err(refused_by_peer(payload)),
+        _ => Err(LinkError::Garbage { what: "a frame that answers no HELLO" }),
     }
 }
 
@@ -187,23 +195,13 @@ fn refused(reason: &str) -> LinkError {
     LinkError::Refused { reason: reason.to_owned() }
 }
 
-/// Checks that the WELCOME grants what the client asked for and comes from a server that holds the key.
-fn judge(
-    options: &ConnectOptions<'_>,
-    hello: &[u8],
-    challenge: Option<[u8; NONCE_BYTES]>,
-    welcome: Welcome,
-) -> Result<Welcome, LinkError> {
-    if let Some(key) = options.key {
-        let Some(nonce) = challenge else {
-            return Err(refused(
-                "it asks for no key, so it may not be yours; start it with --key or leave the key away",
-            ));
-        };
-        if !key.verify(SERVER_PROOF, &[hello, &nonce], &welcome.proof) {
-            return Err(refused("it could not prove that it holds the key; check that both sides use the same file"));
-        }
-    }
+/// Returns the error for a REFUSED with this reason.
+fn refused_by_peer(reason: &[u8]) -> LinkError {
+    refused(&String::from_utf8_lossy(reason).replace(|c: char| c.is_control(), "?"))
+}
+
+/// Checks that the WELCOME grants what the client asked for.
+fn judge(options: &ConnectOptions<'_>, welcome: Welcome) -> Result<Welcome, LinkError> {
     let is_as_asked = welcome.slot_size == options.slot_size
         && welcome.payload_crc == options.payload_crc
         && options.join.is_none_or(|(session, _)| (session == welcome.session) != options.clone);

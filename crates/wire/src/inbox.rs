@@ -3,10 +3,13 @@
 //! If the page is small, one system call receives a header and its page into the buffer. The bytes of a large page go
 //! from the socket straight to their destination. The system call for the end of a large page also receives the next
 //! headers, into the buffer.
+//!
+//! On a link with a key, the bytes come in encrypted [records](crate::records). The buffer then holds their texts.
 
 use crate::error::LinkError;
 use crate::frame::{HEADER_BYTES, Header, KIND_AT, Kind};
 use crate::limits::{INBOX_BYTES, INBOX_RECEIVE_BYTES, SMALL_PAGE};
+use crate::records::{Opener, RECORD_MAX};
 use crate::socket::{Direction, Progress, Socket};
 
 /// A buffer of bytes that were received and not yet used.
@@ -18,15 +21,25 @@ pub struct Inbox {
     /// The maximum number of bytes to receive into the buffer in one system call. The maximum depends on the size of
     /// the last payload.
     receive_bytes: usize,
+    /// Receives and decrypts, on a link with a key.
+    opener: Option<Box<Opener>>,
 }
+
+const _: () = assert!(INBOX_BYTES >= HEADER_BYTES + RECORD_MAX);
 
 impl Default for Inbox {
     fn default() -> Inbox {
-        Inbox { bytes: vec![0; INBOX_BYTES].into_boxed_slice(), start: 0, end: 0, receive_bytes: INBOX_RECEIVE_BYTES }
+        let bytes = vec![0; INBOX_BYTES].into_boxed_slice();
+        Inbox { bytes, start: 0, end: 0, receive_bytes: INBOX_RECEIVE_BYTES, opener: None }
     }
 }
 
 impl Inbox {
+    /// Decrypts all bytes that are received from now on.
+    pub(crate) fn open_with(&mut self, opener: Opener) {
+        self.opener = Some(Box::new(opener));
+    }
+
     /// Returns the number of received bytes that are still in the buffer.
     pub fn waiting(&self) -> usize {
         self.end - self.start
@@ -65,8 +78,12 @@ impl Inbox {
     }
 
     /// Receives bytes from the socket into the buffer's free space, without waiting. Returns the number of received
-    /// bytes, or `None` if no bytes have arrived.
+    /// bytes, or `None` if no bytes have arrived. On a link with a key, 0 means that bytes of a record have arrived, but
+    /// not the whole record.
     pub fn fill(&mut self, socket: &Socket) -> Result<Option<usize>, LinkError> {
+        if self.opener.is_some() {
+            return self.fill_opened(socket);
+        }
         let received = socket.receive(self.room())?;
         self.end += received.unwrap_or(0);
         Ok(received)
@@ -80,12 +97,38 @@ impl Inbox {
         if taken > 0 || into.is_empty() {
             return Ok(Some(taken));
         }
+        if let Some(opener) = &mut self.opener {
+            return match next_record(opener, socket)? {
+                Some(length) if (1..=into.len()).contains(&length) => {
+                    into[..length].copy_from_slice(opener.open(length)?);
+                    Ok(Some(length))
+                }
+                // The record holds more than `into`.
+                Some(1..) => Ok(self.fill_opened(socket)?.map(|_| self.take(into))),
+                nothing => Ok(nothing),
+            };
+        }
         let Some(received) = socket.receive_two(into, self.room())? else {
             return Ok(None);
         };
         let direct = received.min(into.len());
         self.end += received - direct;
         Ok(Some(direct))
+    }
+
+    /// Opens records into the buffer's free space, and receives some if none is here.
+    fn fill_opened(&mut self, socket: &Socket) -> Result<Option<usize>, LinkError> {
+        self.move_to_front();
+        let Some(opener) = &mut self.opener else { return Ok(None) };
+        if next_record(opener, socket)?.is_none() {
+            return Ok(None);
+        }
+        let before = self.end;
+        while let Some(length) = opener.next_length()?.filter(|length| *length <= INBOX_BYTES - self.end) {
+            self.bytes[self.end..self.end + length].copy_from_slice(opener.open(length)?);
+            self.end += length;
+        }
+        Ok(Some(self.end - before))
     }
 
     /// Fills all of `into`. Fails when the peer sends no bytes for the time that `progress` allows.
@@ -128,17 +171,33 @@ impl Inbox {
         Ok((header, length))
     }
 
-    /// Moves the buffered bytes to the front of the buffer. Returns the free space behind them, at most `receive_bytes`
-    /// long.
-    fn room(&mut self) -> &mut [u8] {
+    fn move_to_front(&mut self) {
         if self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
         }
+    }
+
+    /// Moves the buffered bytes to the front of the buffer. Returns the free space behind them, at most `receive_bytes`
+    /// long.
+    fn room(&mut self) -> &mut [u8] {
+        self.move_to_front();
         let end = INBOX_BYTES.min(self.end + self.receive_bytes);
         &mut self.bytes[self.end..end]
     }
+}
+
+/// Receives bytes of records if no whole record is here. Returns the length of the next record, 0 if bytes have arrived
+/// but the record is not whole, or `None` if nothing has arrived.
+fn next_record(opener: &mut Opener, socket: &Socket) -> Result<Option<usize>, LinkError> {
+    if let Some(length) = opener.next_length()? {
+        return Ok(Some(length));
+    }
+    Ok(match opener.receive(socket)? {
+        Some(_) => Some(opener.next_length()?.unwrap_or(0)),
+        None => None,
+    })
 }
 
 /// Checks a payload against the checksum in its header, if the header has one.

@@ -1,4 +1,5 @@
-//! The optional pre-shared key. Client and server prove to each other that they hold the key, without sending the key.
+//! The optional pre-shared key. Client and server prove to each other that they hold it ([`crate::noise`]), and never
+//! send it.
 
 use std::fmt;
 use std::path::Path;
@@ -50,27 +51,12 @@ impl Key {
         Key::new(&text[..length])
     }
 
-    fn mac(&self, role: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
+    /// Returns a secret of 32 bytes for one purpose: the HMAC-SHA256 of the purpose's name.
+    pub(crate) fn derive(&self, purpose: &[u8]) -> [u8; 32] {
         // HMAC takes keys of any length, so this constructor cannot fail.
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
-        mac.update(role);
-        for part in parts {
-            mac.update(&(part.len() as u64).to_le_bytes());
-            mac.update(part);
-        }
-        mac
-    }
-
-    /// Returns a proof that the caller holds the key: the HMAC-SHA256 of `role` and all `parts`. The length of each
-    /// part is hashed before the part.
-    pub fn prove(&self, role: &[u8], parts: &[&[u8]]) -> [u8; 32] {
-        self.mac(role, parts).finalize().into_bytes().into()
-    }
-
-    /// Checks a proof that [`Key::prove`] made from the same `role` and `parts`. The comparison takes the same time for
-    /// every wrong proof.
-    pub fn verify(&self, role: &[u8], parts: &[&[u8]], proof: &[u8; 32]) -> bool {
-        self.mac(role, parts).verify_slice(proof).is_ok()
+        mac.update(purpose);
+        mac.finalize().into_bytes().into()
     }
 }
 
@@ -85,14 +71,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proof_holds_for_its_key_role_and_parts_only() {
+    fn secrets_differ_by_key_and_purpose() {
         let key = Key::new(b"0123456789abcdef").expect("long enough");
         let other = Key::new(b"0123456789abcdeF").expect("long enough");
-        let proof = key.prove(b"client", &[b"ab", b"c"]);
-        assert!(key.verify(b"client", &[b"ab", b"c"], &proof));
-        assert!(!other.verify(b"client", &[b"ab", b"c"], &proof));
-        assert!(!key.verify(b"server", &[b"ab", b"c"], &proof));
-        assert!(!key.verify(b"client", &[b"a", b"bc"], &proof), "the parts' borders are part of the proof");
+        assert_eq!(key.derive(b"links"), key.derive(b"links"));
+        assert_ne!(key.derive(b"links"), key.derive(b"files"));
+        assert_ne!(key.derive(b"links"), other.derive(b"links"));
     }
 
     #[test]
@@ -100,8 +84,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("key");
         std::fs::write(&path, b"0123456789abcdef\r\n").expect("write");
-        let proof = Key::from_file(&path).expect("key").prove(b"r", &[]);
-        assert!(Key::new(b"0123456789abcdef").expect("key").verify(b"r", &[], &proof));
+        let secret = Key::from_file(&path).expect("key").derive(b"links");
+        assert_eq!(Key::new(b"0123456789abcdef").expect("key").derive(b"links"), secret);
         std::fs::write(&path, b"short\n").expect("write");
         assert!(matches!(Key::from_file(&path), Err(KeyError::Length { length: 5 })));
         assert!(matches!(Key::from_file(&dir.path().join("none")), Err(KeyError::Unreadable { .. })));

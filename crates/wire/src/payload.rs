@@ -1,4 +1,4 @@
-//! The payloads that are neither pages nor texts: hello, welcome, proof, status, grants.
+//! The payloads that are neither pages nor texts: hello, welcome, status, grants.
 //!
 //! Each kind of payload has a fixed size, and a payload of another size does not decode. The payload of a GRANT or
 //! RETURN is an exception: it consists of any whole number of runs.
@@ -20,8 +20,6 @@ pub enum Role {
 
 /// Size of a session's secret token, in bytes.
 pub const TOKEN_BYTES: usize = 16;
-/// Size of each nonce in the proof of the key, in bytes.
-pub const NONCE_BYTES: usize = 32;
 /// HELLO flag: payloads carry checksums in both directions.
 pub const HELLO_PAYLOAD_CRC: u8 = 1;
 /// HELLO flag: the client opens a new session with the current contents of an existing session. The HELLO contains that
@@ -43,15 +41,12 @@ pub struct Hello {
     pub session: u64,
     /// The token of the session to join or clone. Zeroes for a new session.
     pub token: [u8; TOKEN_BYTES],
-    /// The client's nonce: random bytes. They make every proof of the key different, so an old proof cannot be used
-    /// again.
-    pub nonce: [u8; NONCE_BYTES],
     /// The client's description of itself.
     pub client: Identity,
 }
 
 /// Size of a HELLO's payload, in bytes.
-pub const HELLO_BYTES: usize = 64 + IDENTITY_BYTES;
+pub const HELLO_BYTES: usize = 32 + IDENTITY_BYTES;
 
 impl Hello {
     /// Returns the payload's bytes.
@@ -62,8 +57,7 @@ impl Hello {
         bytes[4..8].copy_from_slice(&self.slot_size.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.session.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.token);
-        bytes[32..64].copy_from_slice(&self.nonce);
-        bytes[64..].copy_from_slice(&self.client.encode());
+        bytes[32..].copy_from_slice(&self.client.encode());
         bytes
     }
 
@@ -91,8 +85,7 @@ impl Hello {
             slot_size,
             session,
             token: part(bytes, 16),
-            nonce: part(bytes, 32),
-            client: Identity::decode(&part(bytes, 64))?,
+            client: Identity::decode(&part(bytes, 32))?,
         })
     }
 }
@@ -111,8 +104,6 @@ pub struct Welcome {
     pub slot_size: u32,
     /// Whether payloads carry checksums on this connection.
     pub payload_crc: bool,
-    /// The server's proof that it holds the key. Zeroes if the server has no key.
-    pub proof: [u8; 32],
     /// The maximum number of bytes that the session may hold. [`NO_QUOTA`] means no limit.
     pub quota_bytes: u64,
 }
@@ -121,7 +112,7 @@ pub struct Welcome {
 pub const NO_QUOTA: u64 = u64::MAX;
 
 /// Size of a WELCOME's payload, in bytes.
-pub const WELCOME_BYTES: usize = 80;
+pub const WELCOME_BYTES: usize = 48;
 
 impl Welcome {
     /// Returns the payload's bytes.
@@ -132,8 +123,7 @@ impl Welcome {
         bytes[24..32].copy_from_slice(&self.capacity_bytes.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.slot_size.to_le_bytes());
         bytes[36] = if self.payload_crc { HELLO_PAYLOAD_CRC } else { 0 };
-        bytes[40..72].copy_from_slice(&self.proof);
-        bytes[72..80].copy_from_slice(&self.quota_bytes.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.quota_bytes.to_le_bytes());
         bytes
     }
 
@@ -149,8 +139,7 @@ impl Welcome {
             capacity_bytes: u64::from_le_bytes(part(bytes, 24)),
             slot_size: u32::from_le_bytes(part(bytes, 32)),
             payload_crc: bytes[36] & HELLO_PAYLOAD_CRC != 0,
-            proof: part(bytes, 40),
-            quota_bytes: u64::from_le_bytes(part(bytes, 72)),
+            quota_bytes: u64::from_le_bytes(part(bytes, 40)),
         })
     }
 }
@@ -191,9 +180,11 @@ pub struct Status {
     pub uptime_ms: u64,
     /// The server's release, packed by [`pack_release`].
     pub release: u64,
+    /// 1 if the server's machine is short of memory, else 0. The server then hands out no more.
+    pub is_short_of_memory: u64,
 }
 
-const STATUS_WORDS: usize = 16;
+const STATUS_WORDS: usize = 17;
 /// Size of a STATUS_REPLY's payload, in bytes.
 pub const STATUS_BYTES: usize = STATUS_WORDS * 8;
 
@@ -216,6 +207,7 @@ impl Status {
             &mut self.client_quota_bytes,
             &mut self.uptime_ms,
             &mut self.release,
+            &mut self.is_short_of_memory,
         ]
     }
 

@@ -17,7 +17,7 @@ pub struct SessionOptions {
     /// Size of the slots (the units in which the server stores the session's bytes), in bytes. It must be a power of
     /// two from 4 KiB to 2 MiB.
     pub slot_size: u32,
-    /// Whether pages carry checksums in both directions.
+    /// Whether pages carry checksums in both directions. Links with a key have tags instead.
     pub payload_checksum: bool,
     /// The key, if the server has one.
     pub key: Option<Key>,
@@ -92,10 +92,12 @@ impl Session {
         if !slot_size_is_valid(options.slot_size) {
             return Err(LinkError::Misuse { what: "a slot is a power of two from 4 KiB to 2 MiB" });
         }
+        // On a link with a key, each record has a tag, which is stronger than a checksum.
+        let payload_crc = options.payload_checksum && options.key.is_none();
         let mut connect_options = ConnectOptions {
             role: Role::Session,
             slot_size: options.slot_size,
-            payload_crc: options.payload_checksum,
+            payload_crc,
             join: clone_of,
             clone: clone_of.is_some(),
             key: options.key.as_ref(),
@@ -106,7 +108,7 @@ impl Session {
         connect_options.join = Some((welcome.session, welcome.token));
         connect_options.clone = false;
         let writing = connect(endpoint, &connect_options)?;
-        let (requests, replies) = halves(socket, inbox, options.payload_checksum);
+        let (requests, replies) = halves(socket, inbox, payload_crc);
         let info = SessionInfo {
             endpoint: endpoint.clone(),
             session: welcome.session,
@@ -114,9 +116,9 @@ impl Session {
             slot_size: welcome.slot_size,
             capacity_bytes: welcome.capacity_bytes,
             quota_bytes: welcome.quota_bytes,
-            payload_checksum: options.payload_checksum,
+            payload_checksum: payload_crc,
         };
-        let writer = Writer::new(writing.socket, writing.inbox, options.payload_checksum);
+        let writer = Writer::new(writing.socket, writing.inbox, payload_crc);
         Ok(Session { requests, replies, writer, info })
     }
 

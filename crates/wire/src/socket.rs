@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -19,6 +20,7 @@ use rustix::net::{
 use crate::descriptors::kept;
 use crate::error::LinkError;
 use crate::limits::{LOOPBACK_BUFFER_BYTES, POLL_MAX, POLL_MIN, SOCKET_BUFFER_BYTES};
+use crate::records::Sealer;
 
 /// The maximum number of pieces sent in one system call.
 const PIECES_MAX: usize = 32;
@@ -69,6 +71,8 @@ pub struct Socket {
     /// The time in nanoseconds for which a thread polls in the middle of a transfer before it sleeps, from [`POLL_MIN`]
     /// to [`POLL_MAX`]. It follows the peer's pace: see [`Socket::note_sleep`].
     poll_ns: AtomicU32,
+    /// Encrypts all bytes that are sent, on a link with a key. One thread sends at a time, so nobody waits for the lock.
+    sealer: OnceLock<Box<Mutex<Sealer>>>,
 }
 
 impl AsFd for Socket {
@@ -87,7 +91,8 @@ impl Socket {
     pub fn new(fd: OwnedFd, silent: Option<Duration>) -> Result<Socket, LinkError> {
         rustix::io::ioctl_fionbio(&fd, true).map_err(|e| LinkError::io("making a socket nonblocking", e))?;
         set_options(&fd, silent).map_err(|e| LinkError::io("setting a socket's options", e))?;
-        Ok(Socket { fd, silent, poll_ns: AtomicU32::new(POLL_MAX.as_nanos() as u32) })
+        let poll_ns = AtomicU32::new(POLL_MAX.as_nanos() as u32);
+        Ok(Socket { fd, silent, poll_ns, sealer: OnceLock::new() })
     }
 
     /// Receives bytes that have arrived, without waiting. Returns the number of received bytes, or `None` if no bytes
@@ -105,10 +110,59 @@ impl Socket {
         received(rustix::io::readv(&self.fd, &mut pieces), wanted)
     }
 
+    /// Encrypts all bytes that are sent from now on. Returns false if they are encrypted already.
+    pub(crate) fn seal_with(&self, sealer: Sealer) -> bool {
+        self.sealer.set(Box::new(Mutex::new(sealer))).is_ok()
+    }
+
+    fn sealer(&self) -> Option<MutexGuard<'_, Sealer>> {
+        self.sealer.get().map(|sealer| sealer.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Sends as many bytes of the pieces as fit into the socket's buffer, without waiting. Returns the number of sent
     /// bytes, or `None` if no byte fits. `more` tells TCP that the next call follows immediately with the rest of the
-    /// frame.
+    /// frame. On a link with a key, some of the bytes may wait for room in the socket's buffer. The caller must call
+    /// [`Socket::send_rest`] after the last one.
     pub fn send(&self, pieces: &[IoSlice<'_>], more: bool) -> Result<Option<usize>, LinkError> {
+        let Some(mut sealer) = self.sealer() else { return self.send_plain(pieces, more) };
+        if !self.send_sealed(&mut sealer)? {
+            return Ok(None);
+        }
+        let count = sealer.seal(pieces)?;
+        self.send_sealed(&mut sealer)?;
+        Ok(Some(count))
+    }
+
+    /// Sends the waiting records as far as they fit into the socket's buffer. Returns whether none is left.
+    fn send_sealed(&self, sealer: &mut Sealer) -> Result<bool, LinkError> {
+        while !sealer.waiting().is_empty() {
+            match self.send_plain(&[IoSlice::new(sealer.waiting())], false)? {
+                Some(count) => sealer.sent(count),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits until the bytes that [`Socket::send`] accepted are in the socket's buffer. Fails if the peer accepts no byte
+    /// for the time that `progress` allows.
+    pub fn send_rest(&self, progress: &mut Progress) -> Result<(), LinkError> {
+        loop {
+            let Some(mut sealer) = self.sealer() else { return Ok(()) };
+            let before = sealer.waiting().len();
+            if self.send_sealed(&mut sealer)? {
+                return Ok(());
+            }
+            let has_moved = sealer.waiting().len() < before;
+            drop(sealer);
+            match has_moved {
+                true => progress.moved(),
+                false => progress.stalled(self, Direction::Send)?,
+            }
+        }
+    }
+
+    fn send_plain(&self, pieces: &[IoSlice<'_>], more: bool) -> Result<Option<usize>, LinkError> {
         let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         flags.set(SendFlags::MORE, more);
         let sent = match pieces {
@@ -139,7 +193,7 @@ impl Socket {
                 None => progress.stalled(self, Direction::Send)?,
             }
         }
-        Ok(())
+        self.send_rest(&mut progress)
     }
 
     /// Sleeps until the socket is ready for `direction`, or `timeout` has passed. Returns whether the socket is ready.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use hanare_wire::frame::{FLAG_PAYLOAD_CRC, HEADER_BYTES, Header, Kind};
 use hanare_wire::limits::SILENT_DEFAULT;
+use hanare_wire::noise::MESSAGE_BYTES;
 use hanare_wire::payload::{GRANT_BYTES, HELLO_BYTES, Hello, NO_QUOTA, Welcome};
 use hanare_wire::socket::Socket;
 use hanare_wire::{
@@ -61,18 +62,19 @@ fn send(stream: &mut impl Write, header: Header, payload: &[u8]) {
     stream.write_all(payload).expect("payload");
 }
 
+fn read_noise(stream: &mut impl Read) {
+    let mut frame = [0; HEADER_BYTES + MESSAGE_BYTES];
+    stream.read_exact(&mut frame).expect("a handshake");
+}
+
+fn welcome_of(slot_size: u32, payload_crc: bool) -> Welcome {
+    let (session, token, capacity_bytes) = (5, [1; 16], 1 << 30);
+    Welcome { session, token, capacity_bytes, slot_size, payload_crc, quota_bytes: NO_QUOTA }
+}
+
 fn welcome(stream: &mut (impl Read + Write)) {
     let hello = read_hello(stream);
-    let welcome = Welcome {
-        session: 5,
-        token: [1; 16],
-        capacity_bytes: 1 << 30,
-        slot_size: hello.slot_size,
-        payload_crc: hello.payload_crc,
-        proof: [0; 32],
-        quota_bytes: NO_QUOTA,
-    };
-    let payload = welcome.encode();
+    let payload = welcome_of(hello.slot_size, hello.payload_crc).encode();
     send(stream, Header { length: payload.len() as u32, ..Header::bare(Kind::Welcome, 0) }, &payload);
 }
 
@@ -110,7 +112,7 @@ fn another_version() {
         stream.write_all(&frame).expect("a frame of version 99");
         until_closed(stream);
     });
-    assert!(matches!(error, LinkError::Version { theirs: 99, ours: 1 }), "{error:?}");
+    assert!(matches!(error, LinkError::Version { theirs: 99, ours: 2 }), "{error:?}");
 }
 
 #[test]
@@ -152,27 +154,21 @@ fn a_refusal_tells_the_reason() {
 fn a_server_that_cannot_prove_the_key() {
     let key = Key::new(b"0123456789abcdef").expect("a key");
     let with_key = |endpoint: &Endpoint| SessionOptions { key: Some(key.clone()), ..options(endpoint) };
-    let (endpoint, thread) = server(1, |mut stream, _| welcome(&mut stream));
+    let (endpoint, thread) = server(1, |mut stream, _| {
+        read_noise(&mut stream);
+        let payload = welcome_of(4096, false).encode();
+        send(&mut stream, Header { length: payload.len() as u32, ..Header::bare(Kind::Welcome, 0) }, &payload);
+        until_closed(stream);
+    });
     let error = Session::open(&endpoint, &with_key(&endpoint)).expect_err("no session");
     assert!(matches!(&error, LinkError::Refused { reason } if reason.contains("asks for no key")), "{error:?}");
     thread.join().expect("the server did its part");
 
     let (endpoint, thread) = server(1, |mut stream, _| {
-        let hello = read_hello(&mut stream);
-        send(&mut stream, Header { length: 32, ..Header::bare(Kind::Challenge, 0) }, &[7; 32]);
-        let mut proof = [0; HEADER_BYTES + 32];
-        stream.read_exact(&mut proof).expect("a proof");
-        let welcome = Welcome {
-            session: 1,
-            token: [0; 16],
-            capacity_bytes: 0,
-            slot_size: hello.slot_size,
-            payload_crc: false,
-            proof: [0; 32],
-            quota_bytes: NO_QUOTA,
-        };
-        let payload = welcome.encode();
-        send(&mut stream, Header { length: payload.len() as u32, ..Header::bare(Kind::Welcome, 0) }, &payload);
+        read_noise(&mut stream);
+        let length = MESSAGE_BYTES as u32;
+        send(&mut stream, Header { length, ..Header::bare(Kind::Noise, 0) }, &[7; MESSAGE_BYTES]);
+        until_closed(stream);
     });
     let error = Session::open(&endpoint, &with_key(&endpoint)).expect_err("no session");
     assert!(matches!(&error, LinkError::Refused { reason } if reason.contains("prove")), "{error:?}");

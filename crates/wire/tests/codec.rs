@@ -101,7 +101,6 @@ fn hello_and_status_go_there_and_back() {
         slot_size: 65536,
         session: 7,
         token: [3; 16],
-        nonce: [9; 32],
         client: Identity::of_this_process(),
     };
     assert_eq!(Hello::decode(&hello.encode()), Some(hello));
@@ -132,8 +131,8 @@ fn a_foreign_protocol_or_version_is_known_by_its_first_bytes() {
     assert_eq!(Header::check_beginning(b"HTTP/1.1 400"), Err(FrameError::Magic));
     assert_eq!(Header::check_beginning(b"HN"), Ok(()));
     assert_eq!(Header::check_beginning(b"HNRE\x02\x01"), Err(FrameError::Version(0x0102)));
-    let error: LinkError = FrameError::Version(2).into();
-    assert!(matches!(error, LinkError::Version { theirs: 2, ours: 1 }));
+    let error: LinkError = FrameError::Version(3).into();
+    assert!(matches!(error, LinkError::Version { theirs: 3, ours: 2 }));
 }
 
 #[test]

@@ -149,13 +149,13 @@ impl Live {
         events.add(region.uffd().as_fd(), TRAPS).map_err(|errno| failed(&errno))?;
         let mut peers = Vec::new();
         for (rank, met) in met.into_iter().enumerate() {
-            let Some((join, stream)) = met else {
+            let Some((join, line)) = met else {
                 peers.push(None);
                 continue;
             };
             let (memory, posts) = match &post {
                 Some(own) => {
-                    let theirs = peer_memory(&join, &job).map_err(|why| match has_hung_up(&stream) {
+                    let theirs = peer_memory(&join, &job).map_err(|why| match has_hung_up(&line.stream) {
                         true => MeetError::Lost { rank: job.rank, other: join.rank }.into(),
                         false => StartError::from(why),
                     })?;
@@ -164,7 +164,7 @@ impl Live {
                 }
                 None => (None, None),
             };
-            let link = Link::new(stream, posts).map_err(|error| failed(&error))?;
+            let link = Link::new(line, posts).map_err(|error| failed(&error))?;
             events.add(link.as_fd(), rank as u64).map_err(|errno| failed(&errno))?;
             peers.push(Some(Peer::new(link, memory)));
         }

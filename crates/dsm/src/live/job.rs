@@ -55,6 +55,8 @@ pub struct Job {
     pub meet: Option<Meet>,
     /// Whether links may leave this machine although they are not protected.
     pub trusts_network: bool,
+    /// The file with the key of links by TCP, and of the memory servers. `None` if there is no key.
+    pub key: Option<PathBuf>,
     /// Process number of the launcher. The rank ends when the launcher does. `None` without a launcher.
     pub launcher: Option<i32>,
     /// The protocol for stale copies.
@@ -153,6 +155,7 @@ impl Job {
             number: job,
             meet,
             trusts_network: trusts == 1,
+            key: get("HANARE_KEY_FILE").filter(|value| !value.is_empty()).map(PathBuf::from),
             launcher: get("HANARE_LAUNCHER").and_then(|pid| pid.parse().ok()),
             protocol: [Protocol::Adaptive, Protocol::Invalidate, Protocol::Update][protocol],
             migrate: home == 1,

@@ -1,15 +1,19 @@
 //! The connections to other ranks. They send and receive whole frames, and never block.
 
 use std::collections::VecDeque;
+use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
+use super::line::Line;
 use super::post::Post;
 use crate::coherence::{Rank, Urgency};
+use hanare_wire::Opener;
 use hanare_wire::frame::{FLAG_PAYLOAD_CRC, HEADER_BYTES, Header, Kind};
+use hanare_wire::noise::Ends;
 
 /// Number of bytes read from a connection at a time.
 const READ_BYTES: usize = 64 << 10;
@@ -44,6 +48,8 @@ pub(super) struct Posts {
 /// One end of a connection to a rank.
 pub(super) struct Link {
     stream: OwnedFd,
+    /// The ends of the records, if the job has a key.
+    ends: Option<Box<Ends>>,
     posts: Option<Posts>,
     inbox: Inbox,
     /// Frames to be sent. The first `sent` bytes of the first frame are sent already.
@@ -53,10 +59,11 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Makes a link over a connected socket.
-    pub(super) fn new(stream: OwnedFd, posts: Option<Posts>) -> Result<Self, Errno> {
+    /// Makes a link over a connection. Message rings are for lines that are not encrypted.
+    pub(super) fn new(line: Line, posts: Option<Posts>) -> Result<Self, Errno> {
+        let Line { stream, ends } = line;
         rustix::io::ioctl_fionbio(&stream, true)?;
-        Ok(Self { stream, posts, inbox: Inbox::default(), outbox: VecDeque::new(), sent: 0, sequence: 0 })
+        Ok(Self { stream, ends, posts, inbox: Inbox::default(), outbox: VecDeque::new(), sent: 0, sequence: 0 })
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -94,7 +101,7 @@ impl Link {
 
     /// Returns whether frames are queued.
     pub(super) fn is_behind(&self) -> bool {
-        !self.outbox.is_empty()
+        !self.outbox.is_empty() || self.ends.as_ref().is_some_and(|ends| !ends.sealer.waiting().is_empty())
     }
 
     /// Notifies the peer with one byte, whose value has no meaning.
@@ -143,6 +150,9 @@ impl Link {
         if self.posts.is_some() {
             return self.flush_by_post(Urgency::Now);
         }
+        if self.ends.is_some() {
+            return self.flush_sealed();
+        }
         let mut emptied = None;
         while let Some(frame) = self.outbox.front() {
             match rustix::net::send(&self.stream, &frame[self.sent..], SendFlags::NOSIGNAL) {
@@ -158,6 +168,29 @@ impl Link {
             }
         }
         Ok(emptied)
+    }
+
+    /// Encrypts and sends queued frames while there is room. Returns the last buffer that was emptied.
+    fn flush_sealed(&mut self) -> Result<Option<Vec<u8>>, LinkError> {
+        let Some(Ends { sealer, .. }) = self.ends.as_deref_mut() else { return Ok(None) };
+        let mut emptied = None;
+        loop {
+            while !sealer.waiting().is_empty() {
+                match rustix::net::send(&self.stream, sealer.waiting(), SendFlags::NOSIGNAL) {
+                    Ok(count) => sealer.sent(count),
+                    Err(Errno::INTR) => {}
+                    // The rest is sent later, when there is room or memory.
+                    Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return Ok(emptied),
+                    Err(_) => return Err(LinkError::Closed),
+                }
+            }
+            let Some(frame) = self.outbox.front() else { return Ok(emptied) };
+            self.sent += sealer.seal(&[IoSlice::new(&frame[self.sent..])]).map_err(|_| LinkError::Closed)?;
+            if self.sent == frame.len() {
+                self.sent = 0;
+                emptied = self.outbox.pop_front();
+            }
+        }
     }
 
     /// Reads the bytes that have arrived into the inbox. `told` says that the socket is readable. After an error, the
@@ -176,6 +209,9 @@ impl Link {
                 let _ = Self::ring(&self.stream);
             }
             return end;
+        }
+        if let Some(Ends { opener, .. }) = self.ends.as_deref_mut() {
+            return fill_opened(&self.stream, opener, bytes);
         }
         loop {
             bytes.reserve(READ_BYTES);
@@ -218,6 +254,29 @@ impl Link {
     }
 }
 
+/// Reads the records that have arrived, and appends what is in them to `bytes`.
+fn fill_opened(stream: &OwnedFd, opener: &mut Opener, bytes: &mut Vec<u8>) -> Result<(), LinkError> {
+    loop {
+        while let Some(length) = opener.next_length().map_err(|_| LinkError::Garbage)? {
+            bytes.extend_from_slice(opener.open(length).map_err(|_| LinkError::Garbage)?);
+        }
+        let space = opener.space();
+        let room = space.len();
+        match rustix::io::read(stream, space) {
+            Ok(0) => return Err(LinkError::Closed),
+            Ok(count) => {
+                opener.filled(count);
+                if count < room && opener.missing() > 0 {
+                    return Ok(());
+                }
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(()),
+            Err(_) => return Err(LinkError::Closed),
+        }
+    }
+}
+
 impl Inbox {
     /// Takes the next whole frame: its header and its payload. `None` if no whole frame has arrived.
     pub(super) fn frame(&mut self) -> Result<Option<(Header, &[u8])>, LinkError> {
@@ -245,6 +304,57 @@ mod tests {
     use super::super::post::Rest;
     use super::*;
 
+    /// Makes two links that encrypt.
+    fn sealed_pair() -> [Link; 2] {
+        let key = hanare_wire::Key::new(b"0123456789abcdef").expect("a key");
+        let (waiting, message) = hanare_wire::noise::begin(&key).expect("begun");
+        let (theirs, message) = hanare_wire::noise::answer(&key, &message).expect("the same key");
+        let ours = waiting.finish(&message).expect("the same key");
+        let (near, far) = UnixStream::pair().expect("a pair");
+        [(near, ours), (far, theirs)].map(|(stream, ends)| {
+            let line = Line { stream: stream.into(), ends: Some(Box::new(ends)) };
+            Link::new(line, None).expect("a link")
+        })
+    }
+
+    #[test]
+    fn encrypted_frames_arrive_whole_and_in_order_even_if_the_socket_is_full() {
+        let [mut near, mut far] = sealed_pair();
+        let sizes = [0, 10, 300_000, 5, 16_384, 700_000];
+        for (tag, size) in sizes.iter().enumerate() {
+            near.send(frame(tag as u64, &vec![tag as u8; *size]), Urgency::Now).expect("open");
+        }
+        assert!(near.is_behind(), "more than a socket holds");
+        let mut came = Vec::new();
+        for _ in 0..10_000 {
+            far.fill(true).expect("open");
+            let mut inbox = far.take_inbox();
+            while let Some((header, payload)) = inbox.frame().expect("a frame") {
+                assert!(payload.iter().all(|byte| u64::from(*byte) == header.tag));
+                came.push((header.tag as usize, payload.len()));
+            }
+            far.put_inbox(inbox);
+            if came.len() == sizes.len() {
+                break;
+            }
+            near.flush().expect("open");
+        }
+        assert_eq!(came, sizes.into_iter().enumerate().collect::<Vec<_>>());
+        assert!(!near.is_behind());
+        drop(near);
+        assert_eq!(far.fill(true), Err(LinkError::Closed));
+    }
+
+    #[test]
+    fn a_changed_record_is_garbage() {
+        let [mut near, _far] = sealed_pair();
+        let (mut raw, other) = UnixStream::pair().expect("a pair");
+        let Some(ends) = near.ends.take() else { panic!("an encrypted link") };
+        let mut near = Link::new(Line { stream: other.into(), ends: Some(ends) }, None).expect("a link");
+        raw.write_all(&[5, 0, 1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]).expect("room");
+        assert_eq!(near.fill(true), Err(LinkError::Garbage));
+    }
+
     fn frame(tag: u64, payload: &[u8]) -> Vec<u8> {
         let mut header = Header::bare(Kind::BetweenRanks, tag);
         header.length = payload.len() as u32;
@@ -256,7 +366,7 @@ mod tests {
     #[test]
     fn frames_come_out_whole_however_they_come_in() {
         let (mut far, near) = UnixStream::pair().expect("a pair");
-        let mut link = Link::new(near.into(), None).expect("a link");
+        let mut link = Link::new(Line::plain(near.into()), None).expect("a link");
         let mut bytes = frame(1, &[]);
         bytes.extend(frame(2, &[7; 100_000]));
         bytes.extend(frame(3, b"end"));
@@ -281,7 +391,7 @@ mod tests {
         let (mut far, near) = UnixStream::pair().expect("a pair");
         far.set_nonblocking(true).expect("a mode");
         let posts = Posts { own: Arc::new(post()), peer: Rank(0), theirs: post(), me: Rank(1) };
-        let mut link = Link::new(near.into(), Some(posts)).expect("a link");
+        let mut link = Link::new(Line::plain(near.into()), Some(posts)).expect("a link");
         post().lie_down(Rest::Computes);
         let whole_ring = frame(1, &[0; (32 << 10) - HEADER_BYTES]);
         link.send(whole_ring, Urgency::AtNextLook).expect("open");
@@ -295,8 +405,10 @@ mod tests {
     #[test]
     fn what_is_too_much_for_the_socket_goes_later() {
         let (far, near) = UnixStream::pair().expect("a pair");
-        let (mut sender, mut receiver) =
-            (Link::new(near.into(), None).expect("a link"), Link::new(far.into(), None).expect("a link"));
+        let (mut sender, mut receiver) = (
+            Link::new(Line::plain(near.into()), None).expect("a link"),
+            Link::new(Line::plain(far.into()), None).expect("a link"),
+        );
         for tag in 0..20 {
             sender.send(frame(tag, &[tag as u8; 100_000]), Urgency::Now).expect("open");
         }
@@ -318,7 +430,7 @@ mod tests {
     #[test]
     fn the_end_and_garbage_are_told_apart() {
         let (far, near) = UnixStream::pair().expect("a pair");
-        let mut link = Link::new(near.into(), None).expect("a link");
+        let mut link = Link::new(Line::plain(near.into()), None).expect("a link");
         (&far).write_all(&frame(5, b"x")).expect("room");
         drop(far);
         // The frame that arrived before the connection's end must still be there.
@@ -326,7 +438,7 @@ mod tests {
         assert_eq!(ended, Err(LinkError::Closed));
         assert!(matches!(link.take_inbox().frame(), Ok(Some((_, b"x")))));
         let (mut far, near) = UnixStream::pair().expect("a pair");
-        let mut link = Link::new(near.into(), None).expect("a link");
+        let mut link = Link::new(Line::plain(near.into()), None).expect("a link");
         far.write_all(&[9; 64]).expect("room");
         link.fill(true).expect("open");
         assert!(matches!(link.take_inbox().frame(), Err(LinkError::Garbage)));

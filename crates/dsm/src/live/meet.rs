@@ -12,6 +12,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use hanare_wire::{Key, KeyError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::fatal::{EXIT_LOST, EXIT_OWN};
@@ -19,7 +20,8 @@ use super::folder::{Folder, FolderError};
 use super::job::{Job, Meet};
 use super::join::HELLO_BYTES;
 pub(super) use super::join::Join;
-use super::reception::{Door, Hello, Reception, hear, say};
+use super::line::Line;
+use super::reception::{Door, Hello, Reception};
 use super::tcp;
 use crate::coherence::{Rank, RankSet};
 
@@ -64,10 +66,14 @@ pub(super) enum MeetError {
     },
     /// The links would leave the machine without protection.
     #[error(
-        "{0} is another machine's or reachable from others, and links between ranks are not guarded: meet at an address \
-         of loopback, or set HANARE_TRUSTED_NETWORK=yes where nobody else is on the network"
+        "{0} is another machine's or reachable from others, and links between ranks are not guarded without a key: set \
+         HANARE_KEY_FILE to a key that all ranks have, or meet at an address of loopback, or set \
+         HANARE_TRUSTED_NETWORK=yes where nobody else is on the network"
     )]
     Unguarded(SocketAddr),
+    /// The key file cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// Some ranks did not arrive in time.
     #[error(
         "rank {rank} waited {seconds} s for {missing}; check that every rank was started, calls dsm_startup, and is \
@@ -125,7 +131,7 @@ impl MeetError {
 }
 
 /// The other ranks' introductions, and the connections to them. `None` for this rank itself.
-pub(super) type Met = Vec<Option<(Join, OwnedFd)>>;
+pub(super) type Met = Vec<Option<(Join, Line)>>;
 
 /// Connects this rank with all others.
 pub(super) fn meet(job: &Job, join: &Join, patience: Duration) -> Result<Met, MeetError> {
@@ -144,7 +150,8 @@ fn meet_in(place: &Path, job: &Job, join: &Join, patience: Duration) -> Result<M
     remove(&mine).map_err(failed)?;
     let listener = UnixListener::bind(&mine).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
-    let mut meeting = Meeting::new(job, join, patience);
+    // Only processes of this user reach the folder, so its links need no key.
+    let mut meeting = Meeting::new(job, None, join, patience);
     meeting.introduce(0..job.rank.0, &listener, |rank| folder.connect(rank))?;
     // All ranks that need this socket have connected. Without a launcher, each rank tries to remove the directory, and
     // the last one succeeds.
@@ -167,6 +174,7 @@ fn remove(path: &Path) -> io::Result<()> {
 /// The ranks that this rank has met.
 pub(super) struct Meeting<'a> {
     job: &'a Job,
+    pub(super) key: Option<&'a Key>,
     pub(super) join: &'a Join,
     patience: Duration,
     pub(super) deadline: Instant,
@@ -175,10 +183,11 @@ pub(super) struct Meeting<'a> {
 }
 
 impl<'a> Meeting<'a> {
-    pub(super) fn new(job: &'a Job, join: &'a Join, patience: Duration) -> Self {
+    /// With a key, only ranks that hold it are met, and what they say is encrypted.
+    pub(super) fn new(job: &'a Job, key: Option<&'a Key>, join: &'a Join, patience: Duration) -> Self {
         let met = (0..job.ranks).map(|_| None).collect();
         let now = Instant::now();
-        Self { job, join, patience, deadline: now + patience, met, looked: now }
+        Self { job, key, join, patience, deadline: now + patience, met, looked: now }
     }
 
     /// Connects to the ranks `below`, answers the ranks above this rank, and then waits for the answers of `below`. So
@@ -194,28 +203,26 @@ impl<'a> Meeting<'a> {
         for rank in below.clone().map(Rank) {
             asked.push(self.ask(&hello, || connect(rank))?);
         }
-        let mut reception = Reception::new(door, HELLO_BYTES, usize::from(self.job.ranks));
+        let mut reception = Reception::new(door, self.key, HELLO_BYTES, usize::from(self.job.ranks));
         for _ in self.job.rank.0 + 1..self.job.ranks {
             self.welcome(&mut reception)?;
         }
-        for (rank, stream) in below.map(Rank).zip(asked) {
-            self.be_answered(rank, stream, &hello, || connect(rank))?;
+        for (rank, line) in below.map(Rank).zip(asked) {
+            self.be_answered(rank, line, &hello, || connect(rank))?;
         }
         Ok(())
     }
 
     /// Connects to a rank and sends it this rank's introduction. Retries until the deadline, because that rank may not
     /// have started yet.
-    pub(super) fn ask(
-        &mut self,
-        hello: &[u8],
-        connect: impl Fn() -> io::Result<OwnedFd>,
-    ) -> Result<OwnedFd, MeetError> {
+    pub(super) fn ask(&mut self, hello: &[u8], connect: impl Fn() -> io::Result<OwnedFd>) -> Result<Line, MeetError> {
         loop {
-            if let Ok(stream) = connect()
-                && say(&stream, hello, self.deadline).is_ok()
+            // The other rank answers a handshake when it has asked the ranks below itself.
+            let called = connect().and_then(|stream| Line::call(stream, self.key, self.deadline));
+            if let Ok(mut line) = called
+                && line.say(hello, self.deadline).is_ok()
             {
-                return Ok(stream);
+                return Ok(line);
             }
             self.is_in_time()?;
             std::thread::sleep(TRY_AGAIN);
@@ -227,26 +234,26 @@ impl<'a> Meeting<'a> {
     pub(super) fn be_answered(
         &mut self,
         other: Rank,
-        mut stream: OwnedFd,
+        mut line: Line,
         hello: &[u8],
         connect: impl Fn() -> io::Result<OwnedFd>,
     ) -> Result<(), MeetError> {
         loop {
             let mut bytes = [0; HELLO_BYTES];
-            if self.read(&stream, &mut bytes)? {
+            if self.read(&mut line, &mut bytes)? {
                 let stranger = MeetError::Stranger { rank: self.job.rank, other };
                 match Join::decode(&bytes) {
                     // By chance, a connection to a free port of this host may be connected to itself. In this case the
                     // loop connects again.
                     Some(theirs) if theirs == *self.join => {}
                     Some(theirs) if theirs.rank == other || self.join.difference(&theirs).is_some() => {
-                        return self.place(theirs, stream);
+                        return self.place(theirs, line);
                     }
                     _ => return Err(stranger),
                 }
             }
             std::thread::sleep(TRY_AGAIN);
-            stream = self.ask(hello, &connect)?;
+            line = self.ask(hello, &connect)?;
         }
     }
 
@@ -256,26 +263,26 @@ impl<'a> Meeting<'a> {
         loop {
             let came = reception.next(Instant::now() + LOOK_AGAIN);
             let came = came.map_err(|source| MeetError::Shut { rank: self.job.rank, source })?;
-            let Some((hello, stream)) = came else {
+            let Some((hello, mut line)) = came else {
                 self.is_in_time()?;
                 continue;
             };
             // The answer is sent before the check, so that both sides learn of a difference. If the rank has hung up,
             // it connects again.
-            let is_answered = say(&stream, &self.join.encode(), self.deadline).is_ok();
+            let is_answered = line.say(&self.join.encode(), self.deadline).is_ok();
             let is_one_of_us = hello.join.job == self.join.job && hello.join.rank.0 < hello.join.ranks;
             if is_answered && is_one_of_us {
-                self.place(hello.join, stream)?;
+                self.place(hello.join, line)?;
                 return Ok(hello);
             }
         }
     }
 
     /// Reads a message that fills `bytes`. Returns false if the connection ends before.
-    pub(super) fn read(&mut self, stream: &OwnedFd, bytes: &mut [u8]) -> Result<bool, MeetError> {
+    pub(super) fn read(&mut self, line: &mut Line, bytes: &mut [u8]) -> Result<bool, MeetError> {
         let mut done = 0;
         loop {
-            match hear(stream, &mut bytes[done..], Instant::now() + LOOK_AGAIN) {
+            match line.hear(&mut bytes[done..], Instant::now() + LOOK_AGAIN) {
                 Ok(count) if done + count == bytes.len() => return Ok(true),
                 Ok(count) => done += count,
                 Err(_) => return Ok(false),
@@ -285,13 +292,13 @@ impl<'a> Meeting<'a> {
     }
 
     /// Adds a rank to `met`. Fails if the rank's settings differ from this rank's, or if its number is already used.
-    fn place(&mut self, theirs: Join, stream: OwnedFd) -> Result<(), MeetError> {
+    fn place(&mut self, theirs: Join, line: Line) -> Result<(), MeetError> {
         let (rank, other) = (self.job.rank, theirs.rank);
         if let Some(what) = self.join.difference(&theirs) {
             return Err(MeetError::Differs { rank, other, what });
         }
         match self.met.get_mut(usize::from(other.0)) {
-            Some(slot) if slot.is_none() && other != rank => *slot = Some((theirs, stream)),
+            Some(slot) if slot.is_none() && other != rank => *slot = Some((theirs, line)),
             _ => return Err(MeetError::Differs { rank, other, what: "its number, which another rank has too" }),
         }
         Ok(())
@@ -314,7 +321,7 @@ impl<'a> Meeting<'a> {
 
     /// Returns a rank whose connection has closed, or that the launcher reports as ended.
     fn lost(&self) -> Option<Rank> {
-        let is_gone = |met: &Option<(Join, OwnedFd)>| met.as_ref().is_some_and(|(_, stream)| has_hung_up(stream));
+        let is_gone = |met: &Option<(Join, Line)>| met.as_ref().is_some_and(|(_, line)| has_hung_up(&line.stream));
         let gone = self.met.iter().position(is_gone).map(|rank| Rank(rank as u16));
         gone.or_else(|| match &self.job.meet {
             Some(Meet::Folder(place)) if self.job.launcher.is_some() => {
@@ -353,6 +360,7 @@ mod tests {
 
     use hanare_wire::frame::HEADER_BYTES;
 
+    use super::super::reception::say;
     use super::*;
     use crate::coherence::Protocol;
 
@@ -382,6 +390,32 @@ mod tests {
         check((0..5).map(|rank| job(rank, 5, &folder)).collect());
         let address = Some(Meet::Address(address()));
         check((0..5).map(|rank| Job { meet: address.clone(), ..job(rank, 5, &folder) }).collect());
+    }
+
+    #[test]
+    fn ranks_with_one_key_meet_by_tcp_and_others_do_not() {
+        let place = tempfile::tempdir().expect("a directory");
+        let key = |name: &str, text: &str| {
+            let path = place.path().join(name);
+            std::fs::write(&path, text).expect("a key");
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("its mode");
+            Some(path)
+        };
+        let (right, wrong) = (key("right", "0123456789abcdef"), key("wrong", "0123456789abcdeF"));
+        let by_tcp = |rank, ranks, address: &String, key: &Option<PathBuf>| {
+            let meet = Some(Meet::Address(address.clone()));
+            Job { meet, key: key.clone(), ..job(rank, ranks, place.path()) }
+        };
+        let meeting = address();
+        check((0..5).map(|rank| by_tcp(rank, 5, &meeting, &right)).collect());
+        for other in [wrong, None] {
+            let meeting = address();
+            let jobs = vec![by_tcp(0, 2, &meeting, &right), by_tcp(1, 2, &meeting, &other)];
+            for met in all(jobs, Duration::from_millis(700)) {
+                let said = met.expect_err("they have not the same key").to_string();
+                assert!(said.contains("waited") || said.contains("is no rank of this user"), "{said}");
+            }
+        }
     }
 
     fn check(jobs: Vec<Job>) {

@@ -16,6 +16,7 @@ mod gates;
 mod job;
 mod join;
 mod limit;
+mod line;
 mod links;
 mod meet;
 mod offers;

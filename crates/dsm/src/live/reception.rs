@@ -14,7 +14,10 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::net::sockopt;
 
+use hanare_wire::Key;
+
 use super::join::{HELLO_BYTES, Join};
+use super::line::{HANDSHAKE_BYTES, Line};
 
 /// Number of bytes that may follow an introduction. They are the port of a rank that connects by TCP.
 pub(super) const MORE_BYTES: usize = 2;
@@ -66,12 +69,16 @@ pub(super) struct Hello {
 
 /// A connection whose introduction is not complete yet.
 struct Caller {
-    stream: OwnedFd,
+    line: Line,
     from: Option<IpAddr>,
     since: Instant,
-    bytes: [u8; HELLO_BYTES + MORE_BYTES],
+    /// The bytes of the handshake, and after it those of the introduction.
+    bytes: [u8; SAID_BYTES],
     len: usize,
 }
+
+const SAID_BYTES: usize =
+    if HANDSHAKE_BYTES > HELLO_BYTES + MORE_BYTES { HANDSHAKE_BYTES } else { HELLO_BYTES + MORE_BYTES };
 
 /// The result of reading a connection.
 enum Heard {
@@ -83,22 +90,24 @@ enum Heard {
 /// The callers at a listening socket, until they have introduced themselves.
 pub(super) struct Reception<'a, D> {
     door: &'a D,
+    key: Option<&'a Key>,
     hello_bytes: usize,
     callers_max: usize,
     callers: Vec<Caller>,
 }
 
 impl<'a, D: Door> Reception<'a, D> {
-    /// Makes a reception for ranks whose introduction has `hello_bytes` bytes.
-    pub(super) fn new(door: &'a D, hello_bytes: usize, ranks: usize) -> Self {
-        Self { door, hello_bytes, callers_max: ranks + CALLERS_SPARE, callers: Vec::new() }
+    /// Makes a reception for ranks whose introduction has `hello_bytes` bytes. With a key, only ranks that hold it are
+    /// heard.
+    pub(super) fn new(door: &'a D, key: Option<&'a Key>, hello_bytes: usize, ranks: usize) -> Self {
+        Self { door, key, hello_bytes, callers_max: ranks + CALLERS_SPARE, callers: Vec::new() }
     }
 
     /// Returns the next rank that introduces itself before `until`. `None` if no rank does so.
     ///
     /// # Errors
     /// No connection can be accepted, because descriptors or memory are short.
-    pub(super) fn next(&mut self, until: Instant) -> io::Result<Option<(Hello, OwnedFd)>> {
+    pub(super) fn next(&mut self, until: Instant) -> io::Result<Option<(Hello, Line)>> {
         loop {
             self.let_in()?;
             if let Some(said) = self.hear_all() {
@@ -108,7 +117,7 @@ impl<'a, D: Door> Reception<'a, D> {
                 return Ok(None);
             }
             let mut fds = vec![PollFd::new(self.door, PollFlags::IN)];
-            fds.extend(self.callers.iter().map(|caller| PollFd::new(&caller.stream, PollFlags::IN)));
+            fds.extend(self.callers.iter().map(|caller| PollFd::new(&caller.line.stream, PollFlags::IN)));
             wait(&mut fds, until)?;
         }
     }
@@ -121,8 +130,8 @@ impl<'a, D: Door> Reception<'a, D> {
                     if self.callers.len() >= self.callers_max {
                         self.callers.remove(0);
                     }
-                    let (since, bytes) = (Instant::now(), [0; HELLO_BYTES + MORE_BYTES]);
-                    self.callers.push(Caller { stream, from, since, bytes, len: 0 });
+                    let (line, since) = (Line::plain(stream), Instant::now());
+                    self.callers.push(Caller { line, from, since, bytes: [0; SAID_BYTES], len: 0 });
                 }
                 Ok(None) => {}
                 Err(error) => match Errno::from_io_error(&error) {
@@ -141,18 +150,18 @@ impl<'a, D: Door> Reception<'a, D> {
     }
 
     /// Reads from all callers, until one introduction is complete.
-    fn hear_all(&mut self) -> Option<(Hello, OwnedFd)> {
+    fn hear_all(&mut self) -> Option<(Hello, Line)> {
         let now = Instant::now();
         let mut at = 0;
         while let Some(caller) = self.callers.get_mut(at) {
-            match caller.hear(self.hello_bytes) {
+            match caller.hear(self.key, self.hello_bytes) {
                 Heard::Waits if now.duration_since(caller.since) < HELLO => at += 1,
                 Heard::Waits | Heard::Stranger => drop(self.callers.remove(at)),
                 Heard::Said(join) => {
-                    let Caller { stream, from, bytes, .. } = self.callers.remove(at);
+                    let Caller { line, from, bytes, .. } = self.callers.remove(at);
                     let mut more = [0; MORE_BYTES];
-                    more.copy_from_slice(&bytes[HELLO_BYTES..]);
-                    return Some((Hello { join, more, from }, stream));
+                    more.copy_from_slice(&bytes[HELLO_BYTES..][..MORE_BYTES]);
+                    return Some((Hello { join, more, from }, line));
                 }
             }
         }
@@ -161,20 +170,36 @@ impl<'a, D: Door> Reception<'a, D> {
 }
 
 impl Caller {
-    fn hear(&mut self, hello_bytes: usize) -> Heard {
-        match read(&self.stream, &mut self.bytes[self.len..hello_bytes]) {
-            Ok(count) => self.len += count,
+    fn hear(&mut self, key: Option<&Key>, hello_bytes: usize) -> Heard {
+        if let (Some(key), None) = (key, &self.line.ends) {
+            match self.take(HANDSHAKE_BYTES) {
+                Ok(true) => {}
+                Ok(false) => return Heard::Waits,
+                Err(_) => return Heard::Stranger,
+            }
+            let is_answered = self.bytes.first_chunk().is_some_and(|frame| self.line.answer(key, frame).is_ok());
+            if !is_answered {
+                return Heard::Stranger;
+            }
+            self.len = 0;
+        }
+        match self.take(hello_bytes) {
+            Ok(true) => {}
+            Ok(false) => return Heard::Waits,
             Err(_) => return Heard::Stranger,
         }
-        if self.len < hello_bytes {
-            return Heard::Waits;
-        }
         self.bytes.first_chunk().and_then(Join::decode).map_or(Heard::Stranger, Heard::Said)
+    }
+
+    /// Reads what has arrived. Returns whether `count` bytes are there.
+    fn take(&mut self, count: usize) -> io::Result<bool> {
+        self.len += self.line.read(&mut self.bytes[self.len..count])?;
+        Ok(self.len == count)
     }
 }
 
 /// Reads the bytes that have arrived. Fails at the end of the connection.
-fn read(stream: &OwnedFd, into: &mut [u8]) -> io::Result<usize> {
+pub(super) fn read(stream: &OwnedFd, into: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < into.len() {
         match rustix::io::read(stream, &mut into[done..]) {
@@ -196,7 +221,7 @@ pub(super) fn hear(stream: &OwnedFd, into: &mut [u8], until: Instant) -> io::Res
         if done == into.len() || Instant::now() >= until {
             return Ok(done);
         }
-        wait(&mut [PollFd::new(stream, PollFlags::IN)], until)?;
+        wait_readable(stream, until)?;
     }
 }
 
@@ -212,6 +237,11 @@ pub(super) fn say(stream: &OwnedFd, bytes: &[u8], until: Instant) -> io::Result<
         }
     }
     Ok(())
+}
+
+/// Waits until the connection is readable or `until` has passed.
+pub(super) fn wait_readable(stream: &OwnedFd, until: Instant) -> io::Result<()> {
+    wait(&mut [PollFd::new(stream, PollFlags::IN)], until)
 }
 
 /// Waits until a descriptor is ready or `until` has passed. A signal may end the wait early.

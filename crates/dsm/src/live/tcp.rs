@@ -2,17 +2,20 @@
 //!
 //! A rank connects to rank 0 and introduces itself with the port at which it listens. When all ranks have connected,
 //! rank 0 sends each rank a table of all addresses. Then each rank connects to the ranks below itself, as on one host.
-//! Nothing protects these links against readers or forgers.
+//! With a key, these links are encrypted, and only ranks that hold the key are met. Without one, nothing protects them
+//! against readers or forgers.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use hanare_wire::Key;
+
 use super::job::Job;
 use super::join::{HELLO_BYTES, Join};
 use super::meet::{MeetError, Meeting, Met};
-use super::reception::{MORE_BYTES, Reception, say};
+use super::reception::{MORE_BYTES, Reception};
 use crate::coherence::Rank;
 
 /// Size in bytes of an entry of the address table: an IPv6 address (or a mapped IPv4 address) and a port.
@@ -24,10 +27,11 @@ pub(super) fn meet_at(address: &str, job: &Job, join: &Join, patience: Duration)
     let failed = |source| MeetError::Address { address: address.to_owned(), source };
     let rank_0 = address.to_socket_addrs().map_err(failed)?.next();
     let rank_0 = rank_0.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
-    if !rank_0.ip().is_loopback() && !job.trusts_network {
+    let key = job.key.as_deref().map(Key::from_file).transpose()?;
+    if key.is_none() && !rank_0.ip().is_loopback() && !job.trusts_network {
         return Err(MeetError::Unguarded(rank_0));
     }
-    let mut meeting = Meeting::new(job, join, patience);
+    let mut meeting = Meeting::new(job, key.as_ref(), join, patience);
     if job.rank.0 == 0 {
         gather(&listen(rank_0).map_err(failed)?, job.ranks, &mut meeting)?;
     } else {
@@ -52,7 +56,7 @@ fn connect(address: &SocketAddr) -> io::Result<OwnedFd> {
 /// Meets all ranks as rank 0, then sends each rank the addresses of the others.
 fn gather(listener: &TcpListener, ranks: u16, meeting: &mut Meeting<'_>) -> Result<(), MeetError> {
     let mut table = vec![0; usize::from(ranks) * ENTRY];
-    let mut reception = Reception::new(listener, HELLO_BYTES + MORE_BYTES, usize::from(ranks));
+    let mut reception = Reception::new(listener, meeting.key, HELLO_BYTES + MORE_BYTES, usize::from(ranks));
     for _ in 1..ranks {
         let hello = meeting.welcome(&mut reception)?;
         let entry = table.chunks_exact_mut(ENTRY).nth(hello.join.rank.0.into());
@@ -61,8 +65,9 @@ fn gather(listener: &TcpListener, ranks: u16, meeting: &mut Meeting<'_>) -> Resu
         }
     }
     let rank = meeting.join.rank;
-    for (join, stream) in meeting.met.iter().flatten() {
-        say(stream, &table, meeting.deadline).map_err(|_| MeetError::Lost { rank, other: join.rank })?;
+    let until = meeting.deadline;
+    for (join, line) in meeting.met.iter_mut().flatten() {
+        line.say(&table, until).map_err(|_| MeetError::Lost { rank, other: join.rank })?;
     }
     Ok(())
 }
@@ -78,14 +83,15 @@ fn come(rank_0: SocketAddr, job: &Job, meeting: &mut Meeting<'_>) -> Result<(), 
     let listener = listen((probe.local_addr().map_err(Err)?.ip(), 0).into()).map_err(Err)?;
     let mut hello = meeting.join.encode();
     hello.extend_from_slice(&listener.local_addr().map_err(Err)?.port().to_le_bytes());
-    let stream = meeting.ask(&hello, || connect(&rank_0)).map_err(Ok)?;
-    meeting.be_answered(Rank(0), stream, &hello, || connect(&rank_0)).map_err(Ok)?;
+    let line = meeting.ask(&hello, || connect(&rank_0)).map_err(Ok)?;
+    meeting.be_answered(Rank(0), line, &hello, || connect(&rank_0)).map_err(Ok)?;
     let mut table = vec![0; usize::from(job.ranks) * ENTRY];
     let lost = || MeetError::Lost { rank, other: Rank(0) };
-    let stream = meeting.met[0].as_ref().map(|(_, stream)| stream.try_clone()).ok_or_else(|| Ok(lost()))?;
-    if !meeting.read(&stream.map_err(Err)?, &mut table).map_err(Ok)? {
+    let (join, mut line) = meeting.met[0].take().ok_or_else(|| Ok(lost()))?;
+    if !meeting.read(&mut line, &mut table).map_err(Ok)? {
         return Err(Ok(lost()));
     }
+    meeting.met[0] = Some((join, line));
     let address = |rank: Rank| table.chunks_exact(ENTRY).nth(rank.0.into()).map(address_of);
     let connect = |rank| connect(&address(rank).ok_or(io::ErrorKind::NotFound)?);
     meeting.introduce(1..rank.0, &listener, connect).map_err(Ok)
