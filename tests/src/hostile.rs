@@ -51,6 +51,12 @@ pub enum Lie {
     OtherAck,
     /// After some pages, the server speaks another version of the protocol.
     VersionLater,
+    /// The server flips one bit of each page.
+    FlippedBit,
+    /// The server sends the version of a page before the last one that was written to it.
+    OlderPage,
+    /// The server sends the bytes of the neighbour of each unit.
+    SwappedPages,
 }
 
 /// A hostile server on a free port of the loopback. Its threads end with their connections, or with the test process.
@@ -79,8 +85,15 @@ impl Hostile {
 /// The state that all connections share: the bytes of the pages by their unit, and the number of answered reads.
 #[derive(Default)]
 struct Held {
-    units: Mutex<HashMap<u64, Vec<u8>>>,
+    units: Mutex<HashMap<u64, Versions>>,
     reads: AtomicU32,
+}
+
+/// The last two versions of a unit's bytes. `older` is empty if there was only one.
+#[derive(Default)]
+struct Versions {
+    newest: Vec<u8>,
+    older: Vec<u8>,
 }
 
 struct Peer {
@@ -141,7 +154,10 @@ impl Peer {
 
     fn read(&mut self, asked: Header) -> io::Result<()> {
         let honest = self.held.reads.fetch_add(1, Relaxed) < HONEST_READS;
-        let page = self.page(asked);
+        let mut page = self.page(asked, honest);
+        if self.lie == Lie::FlippedBit && !honest {
+            page[asked.length as usize / 2 + 5] ^= 4;
+        }
         let half = page.len() / 2;
         match self.lie {
             _ if honest => self.data(asked.tag, asked.offset, &page),
@@ -170,7 +186,10 @@ impl Peer {
         {
             let mut units = self.held.units.lock().unwrap_or_else(PoisonError::into_inner);
             for (n, unit) in payload.chunks(UNIT).enumerate() {
-                units.insert(given.offset / UNIT as u64 + n as u64, unit.to_vec());
+                let versions = units.entry(given.offset / UNIT as u64 + n as u64).or_default();
+                if versions.newest != unit {
+                    versions.older = std::mem::replace(&mut versions.newest, unit.to_vec());
+                }
             }
         }
         match self.lie {
@@ -180,11 +199,17 @@ impl Peer {
         }
     }
 
-    fn page(&self, asked: Header) -> Vec<u8> {
+    fn page(&self, asked: Header, honest: bool) -> Vec<u8> {
+        let lie = Some(self.lie).filter(|_| !honest);
+        let swap = u64::from(lie == Some(Lie::SwappedPages));
+        let bytes = |versions: &Versions| match lie {
+            Some(Lie::OlderPage) if !versions.older.is_empty() => versions.older.clone(),
+            _ => versions.newest.clone(),
+        };
         let units = self.held.units.lock().unwrap_or_else(PoisonError::into_inner);
         let first = asked.offset / UNIT as u64;
         let wanted = first..first + u64::from(asked.length) / UNIT as u64;
-        wanted.flat_map(|unit| units.get(&unit).cloned().unwrap_or_else(|| vec![0; UNIT])).collect()
+        wanted.flat_map(|unit| units.get(&(unit ^ swap)).map_or_else(|| vec![0; UNIT], bytes)).collect()
     }
 
     fn request(&mut self) -> io::Result<(Header, Vec<u8>)> {

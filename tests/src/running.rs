@@ -78,6 +78,11 @@ impl Running {
         self.child.try_wait().expect("a child of ours").is_none()
     }
 
+    /// Returns the number of the program's process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Returns what the program has written to standard error so far.
     pub fn said_so_far(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.stderr).expect("output")).into_owned()

@@ -48,6 +48,11 @@ impl Served {
         self.running.signal(signal);
     }
 
+    /// Returns the number of the server's process.
+    pub fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
     /// Kills the server with SIGKILL.
     pub fn kill(self) {
         drop(self.running);

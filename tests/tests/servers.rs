@@ -66,14 +66,19 @@ fn a_killed_private_server_ends_the_run() {
 
 /// Runs a program of 32 MiB against a server that misbehaves as `lie` says. Checks its exit code and its line.
 fn meets(lie: Lie, code: i32, part: &str) {
-    meets_in(lie, code, part, "auto");
+    meets_with(lie, code, part, &[]);
 }
 
 fn meets_in(lie: Lie, code: i32, part: &str, mode: &str) {
+    meets_with(lie, code, part, &["--mode", mode]);
+}
+
+fn meets_with(lie: Lie, code: i32, part: &str, flags: &[&str]) {
     let place = Place::new();
     let server = Hostile::start(lie);
-    let mut command = place.hanare(["run", "--local", "4M", "--mode", mode, "--server", &server.address, "--"]);
-    command.arg(built().workload("touch")).args(["32M", "--passes", "2"]).env("HANARE_TIMEOUT", "1");
+    let mut command = place.hanare(["run", "--local", "4M", "--server", &server.address]);
+    command.args(flags).arg("--").arg(built().workload("touch")).args(["32M", "--passes", "4"]);
+    command.env("HANARE_TIMEOUT", "1");
     let began = Instant::now();
     let outcome = place.start(&mut command).finish(PATIENCE);
     println!("{lie:?}: {:.1} s: {}", began.elapsed().as_secs_f64(), outcome.stderr.trim_end());
@@ -111,12 +116,26 @@ fn servers_that_lie_end_the_run() {
     meets(Lie::OtherAck, 120, "");
 }
 
+/// These servers keep to the protocol, and send wrong bytes. Without a check at the client, the program would go on
+/// with them.
+#[test]
+fn servers_that_send_wrong_bytes_end_the_run() {
+    for seal in ["off", "on"] {
+        let meets = |lie, page_size| meets_with(lie, 120, "back wrong", &["--seal", seal, "--page-size", page_size]);
+        [Lie::FlippedBit, Lie::OlderPage, Lie::SwappedPages].into_iter().for_each(|lie| meets(lie, "64K"));
+        meets(Lie::FlippedBit, "auto");
+        meets(Lie::SwappedPages, "4K");
+    }
+}
+
 #[test]
 fn a_lie_met_inside_a_signal_handler_ends_the_run() {
     for mode in ["sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
         meets_in(Lie::ReadsStop, 120, "1 s", mode);
         meets_in(Lie::HalfPage, 120, "", mode);
         meets_in(Lie::OtherPage, 120, "not asked for", mode);
+        meets_in(Lie::FlippedBit, 120, "back wrong", mode);
+        meets_with(Lie::OlderPage, 120, "back wrong", &["--mode", mode, "--seal", "on"]);
     }
 }
 

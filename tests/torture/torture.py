@@ -149,6 +149,7 @@ class Case:
         self.far = "all" if self.mode == "thread" and r.random() < 0.3 else "large"
         if self.disable and r.random() < 0.7:
             self.mode = "auto"
+        self.seal = r.choice(["auto", "auto", "on"])
 
     def choose_workload(self, r):
         names = self.options.only.split(",") if self.options.only else list(WORKLOADS)
@@ -172,7 +173,7 @@ class Case:
 
     def flags(self, addresses):
         flags = ["--mode", self.mode, "--page-size", self.page_size, "--policy", self.policy, "--prefetch",
-                 self.prefetch, "--local", self.local, "--far", self.far, "--no-warm"]
+                 self.prefetch, "--local", self.local, "--far", self.far, "--seal", self.seal, "--no-warm"]
         for address in addresses:
             flags += ["--server", address]
         if self.servers == "private spill":

@@ -7,6 +7,7 @@
 
 mod bench;
 mod doctor;
+mod key;
 mod launch;
 mod leftover;
 mod library;
@@ -36,8 +37,8 @@ pub(crate) const EXIT_OWN: u8 = 125;
 const EXIT_CODES: &str = "\
 Exit codes of 'hanare run': the program's own; 128+n when signal n killed it; 125 Hanare could not start it (bad flags, \
 budget, server, trap mode); 126 the program was found but cannot run under Hanare; 127 the program was not found; \
-120 a memory server was lost, sent invalid data or fell silent; 121 memory servers and spill space are full; 123 the \
-kernel refused a request that the run depends on.";
+120 a memory server was lost, sent invalid data or a wrong page, or fell silent; 121 memory servers and spill space are \
+full; 123 the kernel refused a request that the run depends on.";
 
 /// Give unmodified programs more memory than one machine has.
 #[derive(Parser)]
@@ -53,6 +54,7 @@ enum Command {
     Launch(launch::LaunchArgs),
     Serve(serve::ServeArgs),
     Status(status::StatusArgs),
+    Key(key::KeyArgs),
     Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
     Trace(trace::TraceArgs),
@@ -93,6 +95,7 @@ fn command() -> ExitCode {
         Command::Launch(args) => launch::launch(&args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Serve(args) => serve::serve(args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Status(args) => status::status(&args).map_err(|error| (EXIT_OWN, error.to_string())),
+        Command::Key(args) => key::key(&args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Doctor(args) => doctor::doctor(&args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Bench(args) => bench::bench(&args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Trace(args) => trace::trace(&args).map_err(|error| (error.exit_code(), error.to_string())),

@@ -17,7 +17,7 @@ use hanare::stats::{Stats, StatsError};
 use hanare_settings::fits::{self, TooMuch};
 use hanare_settings::hostfile::{Hostfile, HostfileError};
 use hanare_settings::{
-    DEFAULT_POLICY, DEFAULT_PREFETCH, Local, Mode, POLICIES, PREFETCHERS, PageSize, ServerSpec, Settings,
+    DEFAULT_POLICY, DEFAULT_PREFETCH, Local, Mode, POLICIES, PREFETCHERS, PageSize, Seal, ServerSpec, Settings,
     SettingsError, parse_far, parse_name, parse_near, parse_size,
 };
 use hanare_store::private::{Private, PrivateError, PrivateOptions};
@@ -53,7 +53,8 @@ Examples:
 
 Memory servers are started with 'hanare serve'.
 Variables: these give defaults for flags: HANARE_LOCAL, HANARE_SERVERS, HANARE_PAGE_SIZE, HANARE_FAR, HANARE_NEAR, HANARE_POLICY, \
-HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE. These have no flag: HANARE_STATIC (on), HANARE_RESERVE (256G), \
+HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE, HANARE_SEAL. These have no flag: HANARE_STATIC (on), \
+HANARE_RESERVE (256G), \
 HANARE_TIMEOUT (3 s), HANARE_OVERCOMMIT (heuristic), HANARE_DISABLE.";
 
 /// Run a program whose large allocations live in far memory.
@@ -105,6 +106,10 @@ pub(crate) struct RunArgs {
     /// File with the key shared with the memory servers.
     #[arg(long, value_name = "FILE")]
     key: Option<String>,
+    /// Whether pages are encrypted and authenticated before they leave the program: on, off, or auto, which is on with
+    /// --key and a server on another host. Default: auto.
+    #[arg(long, value_name = "on|off|auto")]
+    seal: Option<Seal>,
     /// Let idle CPUs sleep. By default, they poll while small pages are faulted in one after another, which makes
     /// faults faster.
     #[arg(long)]
@@ -357,6 +362,7 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
     settings.policy = args.policy.clone().unwrap_or(settings.policy);
     settings.prefetch = args.prefetch.clone().unwrap_or(settings.prefetch);
     settings.key_file = args.key.as_ref().map(PathBuf::from).or(settings.key_file);
+    settings.seal = args.seal.unwrap_or(settings.seal);
     settings.validate_values()?;
     if args.key.is_some() && settings.servers.is_empty() {
         return Err(RunError::KeyAlone);

@@ -29,7 +29,7 @@ use crate::run::warn_of_memory;
 const EXAMPLES: &str = "\
 Examples:
   hanare serve --memory 64G                        for this user's programs on this machine
-  head -c 32 /dev/urandom > key; chmod 600 key     a key, to be copied to the other machines
+  hanare key new key                               a key, to be copied to the other machines
   hanare serve --memory 64G --listen 0.0.0.0 --key key
                                                    for programs elsewhere that have the key
   hanare serve --memory 8G --spill /scratch        8G in memory, the rest on disk
@@ -69,7 +69,7 @@ pub(crate) struct ServeArgs {
     /// Maximum size of the pages that each client may keep on this server. Default: no quota.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     client_quota: Option<u64>,
-    /// File with the key that clients must hold.
+    /// File with the key that clients must hold, which only its owner can read. 'hanare key new FILE' makes one.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 }

@@ -186,7 +186,11 @@ fn servers_that_are_not_there_or_not_servers_are_named() {
 #[test]
 fn what_cannot_be_served() {
     let place = Place::new();
-    let short = place.file("short.key", "abc\n");
+    let short = place.key("short.key", "abc\n");
+    let exposed = place.file("exposed.key", "0123456789abcdef");
+    std::fs::set_permissions(&exposed, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let (short, exposed) = (short.to_str().unwrap(), exposed.to_str().unwrap());
+    let remedy = format!("chmod 600 {exposed}");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken_address = taken.local_addr().unwrap().to_string();
     check(
@@ -203,7 +207,14 @@ fn what_cannot_be_served() {
             (&["serve", "--listen", &taken_address], &[], 125, &taken_address),
             (&["serve", "--listen", "127.0.0.1:0", "--spill", "/no/such/dir"], &[], 125, "/no/such/dir"),
             (&["serve", "--listen", "127.0.0.1:0", "--key", "/no/such/key"], &[], 125, "/no/such/key"),
-            (&["serve", "--listen", "127.0.0.1:0", "--key", short.to_str().unwrap()], &[], 125, "bytes"),
+            (&["serve", "--listen", "127.0.0.1:0", "--key", short], &[], 125, "bytes"),
+            (&["serve", "--listen", "127.0.0.1:0", "--key", exposed], &[], 125, &remedy),
+            (&["serve", "--listen", "127.0.0.1:0", "--key", "/dev/zero"], &[], 125, "regular file"),
+            (&["key", "new", short], &[], 125, short),
+            (&["key", "new", "/no/such/dir/key"], &[], 125, "/no/such/dir/key"),
+            (&["key"], &[], 125, "hanare key --help"),
+            (&["key", "new"], &[], 125, "hanare key new --help"),
+            (&["run", "--seal", "perhaps", "--", "true"], &[], 125, "auto, on or off"),
             (&["serve", "--unix", "/no/such/dir/socket"], &[], 125, "/no/such/dir/socket"),
             (&["serve", "--private", "/x", "--listen", "127.0.0.1:0"], &[], 125, "cannot be used with"),
         ],

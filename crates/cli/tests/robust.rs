@@ -51,7 +51,7 @@ fn odd_values() -> Vec<OsString> {
     values
 }
 
-const VARIABLES: [&str; 21] = [
+const VARIABLES: [&str; 22] = [
     "HANARE_LOCAL",
     "HANARE_SERVERS",
     "HANARE_FAR",
@@ -63,6 +63,7 @@ const VARIABLES: [&str; 21] = [
     "HANARE_SEED",
     "HANARE_MODE",
     "HANARE_KEY_FILE",
+    "HANARE_SEAL",
     "HANARE_OVERCOMMIT",
     "HANARE_RESERVE",
     "HANARE_TIMEOUT",

@@ -157,8 +157,8 @@ fn a_program_runs_with_named_servers_and_starts_no_private_one() {
 #[test]
 fn a_key_opens_and_nothing_else_does() {
     let place = Place::with_library();
-    let key = place.file("key", "0123456789abcdef0123456789abcdef");
-    let wrong = place.file("wrong", "0123456789abcdef0123456789abcdeF");
+    let key = place.key("key", "0123456789abcdef0123456789abcdef");
+    let wrong = place.key("wrong", "0123456789abcdef0123456789abcdeF");
     let served = serve(&place, &["--memory", "64M", "--listen", "0.0.0.0:0", "--key", key.to_str().unwrap()]);
     let port = served.address().rsplit(':').next().unwrap();
     let address = format!("127.0.0.1:{port}");
@@ -181,8 +181,8 @@ fn a_key_opens_and_nothing_else_does() {
 #[test]
 fn status_tells_what_a_server_holds_or_why_it_does_not_know() {
     let place = Place::new();
-    let key = place.file("key", "0123456789abcdef0123456789abcdef");
-    let wrong = place.file("wrong", "0123456789abcdef0123456789abcdeF");
+    let key = place.key("key", "0123456789abcdef0123456789abcdef");
+    let wrong = place.key("wrong", "0123456789abcdef0123456789abcdeF");
     let socket = place.path("s");
     let args = ["--memory", "64M", "--client-quota", "16M", "--listen", "127.0.0.1:0", "--key", key.to_str().unwrap()];
     let served = serve(&place, &[&args[..], &["--unix", socket.to_str().unwrap()]].concat());

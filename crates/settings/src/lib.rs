@@ -21,8 +21,10 @@ use thiserror::Error;
 
 pub mod fits;
 pub mod hostfile;
+mod seal;
 mod values;
 
+pub use seal::Seal;
 pub use values::{
     Local, Mode, Overcommit, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, TIMEOUT_MAX_S, ValueError, format_far,
     format_near, format_size, parse_far, parse_name, parse_near, parse_servers, parse_size,
@@ -153,6 +155,8 @@ pub struct Settings {
     pub stats_pid: Option<i32>,
     /// `HANARE_KEY_FILE`: path of the file with the key that this run and its servers share.
     pub key_file: Option<PathBuf>,
+    /// `HANARE_SEAL`: whether pages are sealed (encrypted and authenticated) before they leave the process.
+    pub seal: Seal,
     /// `HANARE_TIMEOUT`: the longest wait for a silent server, in seconds.
     pub timeout_s: u32,
     /// `HANARE_TRACE`: absolute path of the file into which the run is recorded. The file exists and is empty.
@@ -183,6 +187,7 @@ impl Settings {
             stats_fd: None,
             stats_pid: None,
             key_file: None,
+            seal: Seal::Auto,
             timeout_s: DEFAULT_TIMEOUT_S,
             trace: None,
             trace_bytes: DEFAULT_TRACE_BYTES,
@@ -262,6 +267,7 @@ impl Settings {
         set(&mut settings.near, vars.value("HANARE_NEAR", parse_near)?);
         set(&mut settings.statics, vars.value("HANARE_STATIC", values::parse_switch)?);
         set(&mut settings.overcommit, vars.value("HANARE_OVERCOMMIT", Overcommit::from_str)?);
+        set(&mut settings.seal, vars.value("HANARE_SEAL", Seal::from_str)?);
         set(&mut settings.reserve, vars.value("HANARE_RESERVE", parse_reserve)?);
         settings.stats_fd =
             vars.value("HANARE_STATS_FD", |text| parse_number(text, 0, i32::MAX as u64))?.map(|n| n as i32);
@@ -342,6 +348,7 @@ impl Settings {
             ("HANARE_FAR", format_far(self.far)),
             ("HANARE_NEAR", format_near(self.near)),
             ("HANARE_STATIC", if self.statics { "on" } else { "off" }.to_owned()),
+            ("HANARE_SEAL", self.seal.to_string()),
             ("HANARE_OVERCOMMIT", self.overcommit.to_string()),
             ("HANARE_RESERVE", format_size(self.reserve)),
             ("HANARE_TIMEOUT", self.timeout_s.to_string()),
@@ -372,7 +379,7 @@ impl Settings {
 
     /// Every variable that [`Settings::from_env`] reads. A program that starts a run can clear inherited values of
     /// these variables.
-    pub const VARIABLES: [&'static str; 20] = [
+    pub const VARIABLES: [&'static str; 21] = [
         "HANARE_LOCAL",
         "HANARE_PRIVATE",
         "HANARE_SERVERS",
@@ -389,6 +396,7 @@ impl Settings {
         "HANARE_STATS_FD",
         "HANARE_STATS_PID",
         "HANARE_KEY_FILE",
+        "HANARE_SEAL",
         "HANARE_TIMEOUT",
         "HANARE_SEED",
         "HANARE_TRACE",
@@ -478,6 +486,7 @@ mod tests {
             ("HANARE_OVERCOMMIT", "2"),
             ("HANARE_RESERVE", "1M"),
             ("HANARE_STATIC", "perhaps"),
+            ("HANARE_SEAL", "perhaps"),
             ("HANARE_STATS_FD", "-1"),
             ("HANARE_STATS_PID", "0"),
             ("HANARE_TIMEOUT", "0"),

@@ -50,6 +50,9 @@ pub enum ValueError {
     /// The text is neither `on` nor `off`.
     #[error("'{0}' is neither on nor off")]
     NotASwitch(String),
+    /// The text is not a value of `HANARE_SEAL`.
+    #[error("'{0}' does not say whether to seal pages; give auto, on or off")]
+    NotASeal(String),
     /// The text does not have the form of a name.
     #[error(
         "'{0}' is not a name; give NAME or NAME:PARAMETER=VALUE,... in 63 lower-case letters, digits, '-' or '_' at most"

@@ -4,9 +4,10 @@ use std::fmt;
 
 use hanare_wire::LinkError;
 
-use crate::Telling;
+use crate::{Read, Telling};
 
-/// The exit code of a run that lost a memory server. The server's link ended, or it sent invalid data or fell silent.
+/// The exit code of a run that lost a memory server. The server's link ended, it sent invalid data or wrong pages, or it
+/// fell silent.
 pub const EXIT_LOST: i32 = 120;
 /// The exit code of a run whose memory servers and spill space are full.
 pub const EXIT_FULL: i32 = 121;
@@ -22,6 +23,18 @@ pub enum StoreError<'a> {
         /// The error of its link.
         source: LinkError,
     },
+    /// A page came back wrong: damaged, old, or another page's. Its bytes were received and are not used. The link is
+    /// usable, and the read is no longer in progress. So a caller that has another copy can read that one and go on.
+    Damaged {
+        /// The name of the server.
+        server: &'a str,
+        /// The number of the first unit (base page) that is wrong.
+        page: u32,
+        /// The read that this unit belongs to. None of its bytes were passed on.
+        read: Read,
+    },
+    /// The key of this process has sealed all the pages that one key may seal.
+    SealSpent,
     /// All servers are full.
     Full(Telling<'a>),
     /// The private server has no slot left.
@@ -40,7 +53,11 @@ impl StoreError<'_> {
     pub fn exit_code(&self) -> i32 {
         match self {
             StoreError::Full(_) | StoreError::NoSlot | StoreError::SpillWrite => EXIT_FULL,
-            StoreError::Lost { .. } | StoreError::Gone | StoreError::SpillRead => EXIT_LOST,
+            StoreError::Lost { .. }
+            | StoreError::Damaged { .. }
+            | StoreError::SealSpent
+            | StoreError::Gone
+            | StoreError::SpillRead => EXIT_LOST,
         }
     }
 }
@@ -49,6 +66,14 @@ impl fmt::Display for StoreError<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StoreError::Lost { server, source } => write!(out, "{server}: {source}"),
+            StoreError::Damaged { server, page, .. } => write!(
+                out,
+                "{server} gave page {page} back wrong (damaged, old or another page's); the run ends rather than go on \
+                 with wrong bytes; check that server's memory and the network to it"
+            ),
+            StoreError::SealSpent => out.write_str(
+                "the key of this process has sealed as many pages as one key may seal; start the program again",
+            ),
             StoreError::Full(no_room) => write!(out, "all memory servers are full: {no_room}"),
             StoreError::NoSlot => out.write_str(
                 "the private memory server and its spill space are full; give more --memory, or a --spill directory \

@@ -8,8 +8,8 @@ use hanare_paging::PageId;
 use hanare_wire::{Attachment, LinkError, Session};
 
 use crate::remote::{Remote, Sender};
-use crate::slots::{Slots, SlotsError};
-use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Turn, Words, Write};
+use crate::slots::Slots;
+use crate::{Ask, Begun, OpenError, Polled, Read, Room, Saved, Store, StoreError, Take, Turn, Words, Write};
 
 /// The silence after which a private server counts as lost. The server is on this host, so the end of its connection
 /// normally shows the loss earlier.
@@ -112,12 +112,12 @@ impl Kind {
     /// which the caller must run. Returns `None` if the links do not fit this kind of store.
     ///
     /// # Errors
-    /// The slots cannot be mapped.
-    pub fn on(self, links: Links) -> Result<Option<(Kind, Vec<Sender>)>, SlotsError> {
+    /// The slots cannot be mapped, or the child can have no key of its own.
+    pub fn on(self, links: Links) -> Result<Option<(Kind, Vec<Sender>)>, OpenError> {
         Ok(match (self, links) {
             (Kind::Slots(slots), Links::Slots(link)) => Some((Kind::Slots(Box::new(slots.again(link)?)), Vec::new())),
             (Kind::Remote(remote), Links::Remote(sessions)) => {
-                let (remote, senders) = remote.again(sessions);
+                let (remote, senders) = remote.again(sessions)?;
                 Some((Kind::Remote(Box::new(remote)), senders))
             }
             _ => None,

@@ -1,7 +1,8 @@
 //! Stores evicted pages: in slots that this process copies itself ([`Slots`]), or on memory servers behind links
 //! ([`Remote`]).
 //!
-//! The store moves bytes and records where each page is held. It makes no decisions about pages and starts no threads.
+//! The store moves bytes and records where each page is held. It checks that pages come back from memory servers as
+//! they were sent, and encrypts them if its user asks for it. It makes no decisions about pages and starts no threads.
 //! Its user polls it ([`Store::poll`]) to receive the pages that have arrived. Its user also runs the senders
 //! ([`Remote::send`]), and learns from them which writes have ended. Only this crate places pages on servers, checks
 //! the servers' free space and silence, and starts the private server of a run.
@@ -12,6 +13,7 @@
 mod awake;
 mod error;
 pub mod faulty;
+mod guard;
 mod held;
 mod kind;
 mod open;
@@ -26,6 +28,7 @@ use hanare_paging::{FrameId, PageId};
 use hanare_wire::Wait;
 
 pub use error::{EXIT_FULL, EXIT_LOST, StoreError};
+pub use guard::GuardError;
 pub use kind::{Kind, Links};
 pub use open::{OpenError, Target};
 pub use remote::{EXTENT_BYTES, Opened, Remote, Sender, Shape};
@@ -37,7 +40,7 @@ pub trait Store: Send + Sync {
     /// ([`Begun`] says which).
     ///
     /// # Errors
-    /// The store is lost, or sent invalid data.
+    /// The store is lost, or sent invalid data. With [`StoreError::Damaged`], only this read has failed.
     fn read(&self, read: &Read, take: &mut dyn Take) -> Result<Begun, StoreError<'_>>;
 
     /// Writes a page, or begins to write it. `fill` writes the page's bytes to the address that it receives.
@@ -62,7 +65,8 @@ pub trait Store: Send + Sync {
     /// three.
     ///
     /// # Errors
-    /// The store is lost or silent, or sent invalid data.
+    /// The store is lost or silent, or sent invalid data. With [`StoreError::Damaged`], only one read has failed, which
+    /// the error names, and the caller may poll again.
     fn poll(&self, turn: Turn, take: &mut dyn Take) -> Result<Polled, StoreError<'_>>;
 
     /// Writes a message about the store for the user.

@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use hanare_paging::limits::RUN_BYTES_MAX;
 use hanare_settings::ServerSpec;
-use hanare_sys::map::MapError;
 use hanare_wire::{Attachment, Key, KeyError, LinkError, Session, SessionOptions};
 
 use crate::private::{self, PrivateError};
-use crate::{EXTENT_BYTES, Kind, Opened, Remote, Sender, Shape, Slots, SlotsError};
+use crate::{EXTENT_BYTES, GuardError, Kind, Opened, Remote, Sender, Shape, Slots, SlotsError};
 
 /// The place to which pages are evicted.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,9 +52,9 @@ pub enum OpenError {
         /// The error of its link.
         source: LinkError,
     },
-    /// There is no memory for the buffers.
-    #[error("cannot have room for pages that arrive: {0}; raise the limit on address space")]
-    Map(#[from] MapError),
+    /// There is no memory for the buffers and tables, or no key can be made.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
 }
 
 impl Kind {
@@ -94,7 +93,7 @@ impl Kind {
 }
 
 fn slots(link: Result<Attachment, LinkError>, shape: Shape, upkeep: &'static AtomicU32) -> Result<Kind, OpenError> {
-    let slots = Slots::new(link.map_err(SlotsError::Link)?, shape.units, shape.unit_bytes, upkeep)?;
+    let slots = Slots::new(link.map_err(SlotsError::Link)?, &shape, upkeep)?;
     Ok(Kind::Slots(Box::new(slots)))
 }
 

@@ -3,8 +3,9 @@
 //!
 //! Any thread that waits for a page receives what arrives for all threads ([`Turn::Receive`]). So no special receiver
 //! thread must be woken for a page. Replies arrive in the order of the requests. The store checks this, and treats any
-//! other reply as invalid data. Write-backs and discards wait in [`Places`], which has room for all of them. One thread
-//! for each server sends them ([`Remote::send`]), with adjacent pages in one message.
+//! other reply as invalid data. A reply with other bytes than those that were sent is an error too (`guard`).
+//! Write-backs and discards wait in [`Places`], which has room for all of them. One thread for each server sends them
+//! ([`Remote::send`]), with adjacent pages in one message.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,6 +21,7 @@ use hanare_sys::ready;
 use hanare_wire::{LinkError, ReadReplies, ReadRequests, Session, SessionInfo, SessionOptions, Wait};
 
 use crate::awake::AwakeClock;
+use crate::guard::{Damaged, Guard, GuardError};
 use crate::placement::Placement;
 use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Telling, Turn, Words, Write};
 
@@ -89,6 +91,8 @@ struct Replies {
 pub struct Remote {
     servers: Vec<Server>,
     places: LockCell<Places>,
+    /// Checks what comes back. A sender notes each unit (base page) when it sends the unit.
+    guard: Guard,
     unit_bytes: usize,
     extent_bytes: usize,
     silent: Duration,
@@ -139,13 +143,13 @@ impl Remote {
     /// `silent` counts as lost.
     ///
     /// # Errors
-    /// [`MapError`] if there is no memory for the store's buffers.
+    /// There is no memory for the store's buffers and tables, or no key can be made.
     pub fn new(
         opened: Vec<Opened>,
         shape: Shape,
         bounce_bytes: usize,
         silent: Duration,
-    ) -> Result<(Self, Vec<Sender>), MapError> {
+    ) -> Result<(Self, Vec<Sender>), GuardError> {
         Self::with_extents(opened, shape, EXTENT_BYTES, bounce_bytes, silent)
     }
 
@@ -157,7 +161,7 @@ impl Remote {
         extent_bytes: usize,
         bounce_bytes: usize,
         silent: Duration,
-    ) -> Result<(Self, Vec<Sender>), MapError> {
+    ) -> Result<(Self, Vec<Sender>), GuardError> {
         let extents = |bytes: u64| (bytes / extent_bytes as u64).max(1);
         let capacities: Vec<u64> = opened.iter().map(|opened| extents(opened.capacity_bytes)).collect();
         let mut placement = Placement::new(&capacities);
@@ -177,7 +181,8 @@ impl Remote {
         let places = LockCell::new(Places::new(shape, extent_bytes, placement, servers.len()));
         let awake = AwakeClock::new();
         let unit_bytes = shape.unit_bytes;
-        Ok((Self { servers, places, unit_bytes, extent_bytes, silent, awake }, senders))
+        let guard = Guard::new(shape.units, unit_bytes, shape.sealed)?;
+        Ok((Self { servers, places, guard, unit_bytes, extent_bytes, silent, awake }, senders))
     }
 
     // ---- fork -------------------------------------------------------------------------------------------------------
@@ -198,8 +203,8 @@ impl Remote {
     }
 
     /// Makes the child's store, with the same pages, on the child's own sessions. Returns the store with its senders,
-    /// which the caller must run.
-    pub(crate) fn again(self, sessions: Vec<Session>) -> (Self, Vec<Sender>) {
+    /// which the caller must run. The child checks its parent's pages by its copy of the parent's table.
+    pub(crate) fn again(self, sessions: Vec<Session>) -> Result<(Self, Vec<Sender>), GuardError> {
         let mut senders = Vec::new();
         let servers = self.servers.into_iter().zip(sessions).map(|(server, session)| {
             let bounce = server.replies.into_inner().bounce;
@@ -211,7 +216,8 @@ impl Remote {
         // The tables get a new, free lock, because a sender of the parent may have held the old lock at the fork. That
         // sender changed nothing, because nothing waited to be sent.
         let places = LockCell::new(self.places.into_inner());
-        (Self { servers, places, ..self }, senders)
+        let guard = self.guard.again()?;
+        Ok((Self { servers, places, guard, ..self }, senders))
     }
 
     // ---- reading ----------------------------------------------------------------------------------------------------
@@ -298,14 +304,21 @@ impl Remote {
         // buffer. The lock held here protects that buffer.
         let into = unsafe { std::slice::from_raw_parts_mut(to, len) };
         link.receive_payload(into).map_err(lost)?;
+        let opened = self.guard.open(read.page.0, into);
         match place {
+            _ if opened.is_err() => {}
             Some(_) => take.placed(&read),
             // SAFETY: the bytes were just received into the bounce buffer, which the lock held here protects.
             None => unsafe { take.part(&read, 0, to, len) },
         }
+        // Whether its bytes are right or not, the reply was received as a whole, and its read has ended. So the link can
+        // still be used.
         server.last_reply_ns.store(self.awake.now_ns(), Relaxed);
         server.reads_in_flight.fetch_sub(1, AcqRel);
         drop(replies);
+        if let Err(Damaged { unit }) = opened {
+            return Err(StoreError::Damaged { server: &server.name, page: unit, read });
+        }
         take.arrived(&read);
         Ok(Received::Page)
     }

@@ -16,11 +16,13 @@ use hanare_sys::map::{self, Advice, MapError, Mapping};
 use hanare_sys::{again, copy, descriptors};
 use hanare_wire::{Attachment, Grant, LinkError, Place};
 
+use crate::guard::Guard;
 use crate::held::Held;
-use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Turn, Words, Write};
+use crate::{Ask, Begun, GuardError, Polled, Read, Room, Saved, Shape, Store, StoreError, Take, Turn, Words, Write};
 use shared::Shared;
 
 mod fork;
+mod sealed;
 mod shared;
 
 /// The minimum number of bytes of slots in one request. A request asks for as many bytes as were granted so far, but
@@ -47,6 +49,9 @@ pub enum SlotsError {
     /// The slots cannot be mapped.
     #[error("cannot map the private memory server's slots: {0}; raise the limit on address space")]
     Map(#[from] MapError),
+    /// The pages cannot be sealed.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
 }
 
 /// The store in slots of the private server on this host.
@@ -56,6 +61,8 @@ pub struct Slots {
     /// The address of the slots in memory, which are adjacent.
     slots: usize,
     spill: Option<File>,
+    /// Seals the pages. `None` if they are in the slots as they are.
+    guard: Option<Guard>,
     table: LockCell<Table>,
     control: LockCell<Attachment>,
     link_fd: RawFd,
@@ -89,17 +96,13 @@ struct Table {
 }
 
 impl Slots {
-    /// Creates a store for `units` base pages on a link to the private server. When few free slots are left, the store
-    /// increments `wait_word` and wakes a thread that waits on it. That thread then polls with [`Turn::Upkeep`].
+    /// Creates a store on a link to the private server. When few free slots are left, the store increments `wait_word`
+    /// and wakes a thread that waits on it. That thread then polls with [`Turn::Upkeep`].
     ///
     /// # Errors
-    /// The slots cannot be mapped.
-    pub fn new(
-        attachment: Attachment,
-        units: u32,
-        unit_bytes: usize,
-        wait_word: &'static AtomicU32,
-    ) -> Result<Self, SlotsError> {
+    /// The slots cannot be mapped, or there is no key to seal pages.
+    pub fn new(attachment: Attachment, shape: &Shape, wait_word: &'static AtomicU32) -> Result<Self, SlotsError> {
+        let Shape { units, unit_bytes, .. } = *shape;
         let extent_units = attachment.slot_size / unit_bytes as u32;
         let extents = units.div_ceil(extent_units) as usize;
         let table = Table {
@@ -110,12 +113,13 @@ impl Slots {
             shared: Shared::new(extents),
             top: 0,
         };
-        Self::with(attachment, unit_bytes, table, wait_word)
+        let guard = if shape.sealed { Some(Guard::new(units, unit_bytes, true)?) } else { None };
+        Self::with(attachment, guard, table, wait_word)
     }
 
     fn with(
         attachment: Attachment,
-        unit_bytes: usize,
+        guard: Option<Guard>,
         table: Table,
         wait_word: &'static AtomicU32,
     ) -> Result<Self, SlotsError> {
@@ -128,8 +132,9 @@ impl Slots {
             advised.map_err(|errno| MapError::Reserve { len, errno })?;
         }
         Ok(Self {
-            unit_bytes,
+            unit_bytes: table.unit_bytes,
             slot_bytes,
+            guard,
             slots: mapping.leak(),
             spill: attachment
                 .spill
@@ -270,6 +275,7 @@ impl Slots {
             }
         };
         match self.place(slot, inside) {
+            place if self.guard.is_some() => self.fill_sealed(unit, len, place, bounce, fill)?,
             Ok(address) => fill(address.cast_mut()),
             Err(position) => {
                 fill(bounce);
@@ -428,6 +434,9 @@ impl Slots {
 impl Store for Slots {
     fn read(&self, read: &Read, take: &mut dyn Take) -> Result<Begun, StoreError<'_>> {
         let (unit, len) = (read.page.0, read.bytes as usize);
+        if let Some(guard) = &self.guard {
+            return self.read_sealed(guard, read, take);
+        }
         if let Some(to) = take.place(read) {
             // SAFETY: `to` has room for `len` bytes, and no other code accesses this memory.
             unsafe { self.copy_to(unit, len, to)? };
@@ -454,7 +463,8 @@ impl Store for Slots {
         let (unit, len) = (write.page.0, write.bytes as usize);
         // SAFETY: the caller of `write` keeps the page's bytes at `here` unchanged.
         let is_same = |here| unsafe { self.is_as_held(unit, here, len) };
-        if write.may_be_same && write.at.is_some_and(is_same) {
+        // Sealed bytes never equal those of the page.
+        if write.may_be_same && self.guard.is_none() && write.at.is_some_and(is_same) {
             return Ok(Saved::Same);
         }
         self.save(unit, len, write.spare, fill)?;

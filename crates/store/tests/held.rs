@@ -232,8 +232,9 @@ impl Work<'_> {
     }
 }
 
-/// Does random work on a store and checks the results.
-fn check(store: &dyn Store, seed: u64, frames_wanted: bool, ended: &Ended) {
+/// Does random work on a store and checks the results. `sees_same` says whether the store compares pages with those
+/// that it holds.
+fn check(store: &dyn Store, seed: u64, frames_wanted: bool, sees_same: bool, ended: &Ended) {
     let units = RefCell::new(vec![Unit::default(); UNITS as usize]);
     let bytes = vec![0; RUN as usize * PAGE];
     let mut work = Work {
@@ -262,7 +263,7 @@ fn check(store: &dyn Store, seed: u64, frames_wanted: bool, ended: &Ended) {
     }
     let Work { free, same, begun, .. } = work;
     assert!(begun > 100, "only {begun} reads");
-    assert!(frames_wanted || same > 20, "only {same} pages were seen to be the same");
+    assert!(!sees_same || same > 20, "only {same} pages were seen to be the same");
     let end = Instant::now() + SOON;
     while free.len() + ended.lock().expect("no panic").len() < FRAMES as usize {
         assert!(Instant::now() < end, "writes do not end");
@@ -276,18 +277,33 @@ fn seed() -> u64 {
     seed
 }
 
+fn shape(slot_bytes: usize, sealed: bool) -> Shape {
+    Shape { units: UNITS, unit_bytes: PAGE, slot_bytes, small_frames: FRAMES, wide_frames: 0, sealed }
+}
+
 #[test]
 fn slots_give_back_what_they_hold_also_from_the_spill_file() {
     static UPKEEP_WANTED: AtomicU32 = AtomicU32::new(0);
-    with_servers(&[4 << 20], |servers| {
-        let attachment = Attachment::open(&servers[0].1, 64 << 10).expect("a link");
-        let slots = Slots::new(attachment, UNITS, PAGE, &UPKEEP_WANTED).expect("slots");
-        check(&slots, seed(), false, &Mutex::new(Vec::new()));
-    });
+    for sealed in [false, true] {
+        with_servers(&[4 << 20], |servers| {
+            let attachment = Attachment::open(&servers[0].1, 64 << 10).expect("a link");
+            let slots = Slots::new(attachment, &shape(64 << 10, sealed), &UPKEEP_WANTED).expect("slots");
+            check(&slots, seed(), false, !sealed, &Mutex::new(Vec::new()));
+        });
+    }
 }
 
 #[test]
 fn servers_give_back_what_they_hold() {
+    give_back_what_they_hold(false);
+}
+
+#[test]
+fn servers_give_back_sealed_pages() {
+    give_back_what_they_hold(true);
+}
+
+fn give_back_what_they_hold(sealed: bool) {
     with_servers(&[8 << 20, 6 << 20], |servers| {
         let opened = servers.iter().map(|(endpoint, _)| {
             let options = SessionOptions::for_endpoint(endpoint, 16 << 10);
@@ -295,8 +311,7 @@ fn servers_give_back_what_they_hold() {
             let capacity_bytes = session.info().capacity_bytes;
             Opened { name: endpoint.to_string(), session, options, capacity_bytes, limit_bytes: None }
         });
-        let shape =
-            Shape { units: UNITS, unit_bytes: PAGE, slot_bytes: 16 << 10, small_frames: FRAMES, wide_frames: 0 };
+        let shape = shape(16 << 10, sealed);
         let bounce = RUN as usize * PAGE;
         let (remote, senders) = Remote::new(opened.collect(), shape, bounce, Duration::from_secs(10)).expect("a store");
         let (ended, over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
@@ -311,7 +326,7 @@ fn servers_give_back_what_they_hold() {
                 });
             }
             let checked =
-                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&remote, seed(), true, &ended)));
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&remote, seed(), true, false, &ended)));
             over.store(true, Release);
             checked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         });

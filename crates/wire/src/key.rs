@@ -2,11 +2,11 @@
 //! send it.
 
 use std::fmt;
-use std::path::Path;
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
+use crate::error::LinkError;
 use crate::limits::{KEY_MAX, KEY_MIN};
 
 /// A pre-shared secret. It is never printed.
@@ -24,9 +24,44 @@ pub enum KeyError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// The file is a pipe, a device or a directory.
+    #[error("the key file {path} is not a regular file; copy the key to one, then chmod 600 it")]
+    NotRegular {
+        /// The path of the key file.
+        path: String,
+    },
+    /// Other users can read or change the file.
+    #[error("the key file {path} has mode {mode:03o}, so other users can use the key; run: chmod 600 {path}")]
+    Exposed {
+        /// The path of the key file.
+        path: String,
+        /// The permission bits of the file.
+        mode: u32,
+    },
+    /// The file belongs to another user, who is not root.
+    #[error(
+        "the key file {path} belongs to user {owner}, who can change it; copy it to a file of yours, then chmod 600 it"
+    )]
+    Foreign {
+        /// The path of the key file.
+        path: String,
+        /// The number of the user.
+        owner: u32,
+    },
+    /// A new key file could not be made.
+    #[error("cannot make the key file {path}: {source}; name a file that does not exist yet, in a folder of yours")]
+    NotMade {
+        /// The path of the key file.
+        path: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// There are no random bytes for a new key.
+    #[error("cannot make a key: {0}")]
+    Random(LinkError),
     /// The key is too short or too long.
     #[error(
-        "a key of {length} bytes is not accepted; use {KEY_MIN} to {KEY_MAX} bytes, as from `head -c 32 /dev/urandom`"
+        "a key of {length} bytes is not accepted; use {KEY_MIN} to {KEY_MAX} bytes, or make one: hanare key new FILE"
     )]
     Length {
         /// The key's length, in bytes.
@@ -43,12 +78,10 @@ impl Key {
         }
     }
 
-    /// Reads a key from a file. Line ends at the end of the file are not part of the key.
-    pub fn from_file(path: &Path) -> Result<Key, KeyError> {
-        let text =
-            std::fs::read(path).map_err(|source| KeyError::Unreadable { path: path.display().to_string(), source })?;
-        let length = text.iter().rposition(|b| !matches!(b, b'\n' | b'\r')).map_or(0, |last| last + 1);
-        Key::new(&text[..length])
+    /// Returns the key's bytes.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
     }
 
     /// Returns a secret of 32 bytes for one purpose: the HMAC-SHA256 of the purpose's name.
@@ -77,17 +110,5 @@ mod tests {
         assert_eq!(key.derive(b"links"), key.derive(b"links"));
         assert_ne!(key.derive(b"links"), key.derive(b"files"));
         assert_ne!(key.derive(b"links"), other.derive(b"links"));
-    }
-
-    #[test]
-    fn a_key_file_loses_its_line_end_and_short_keys_are_refused() {
-        let dir = tempfile::tempdir().expect("temporary directory");
-        let path = dir.path().join("key");
-        std::fs::write(&path, b"0123456789abcdef\r\n").expect("write");
-        let secret = Key::from_file(&path).expect("key").derive(b"links");
-        assert_eq!(Key::new(b"0123456789abcdef").expect("key").derive(b"links"), secret);
-        std::fs::write(&path, b"short\n").expect("write");
-        assert!(matches!(Key::from_file(&path), Err(KeyError::Length { length: 5 })));
-        assert!(matches!(Key::from_file(&dir.path().join("none")), Err(KeyError::Unreadable { .. })));
     }
 }

@@ -25,6 +25,7 @@ pub mod handshake;
 mod identity;
 pub mod inbox;
 mod key;
+mod key_file;
 pub mod limits;
 pub mod noise;
 pub mod payload;

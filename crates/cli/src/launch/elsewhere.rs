@@ -7,7 +7,7 @@ use clap::Args;
 use hanare_settings::fits::TooMuch;
 use hanare_settings::hostfile::{Hostfile, HostfileError};
 use hanare_settings::{
-    DEFAULT_PREFETCH, Local, POLICIES, PREFETCHERS, ServerSpec, Settings, SettingsError, parse_size,
+    DEFAULT_PREFETCH, Local, POLICIES, PREFETCHERS, Seal, ServerSpec, Settings, SettingsError, parse_size,
 };
 use hanare_store::private::{Private, PrivateError, PrivateOptions};
 use hanare_sys::memory::{Memory, MemoryError};
@@ -21,7 +21,7 @@ use crate::run::{choices, private_memory, spill_of, warn_of_memory};
 const DEFAULT_POLICY: &str = "lirs";
 /// The variables that name the backing store to the ranks. They are removed first, because inherited values would name
 /// servers of another run.
-const VARIABLES: [&str; 4] = ["HANARE_SERVERS", "HANARE_KEY_FILE", "HANARE_TIMEOUT", "HANARE_PRIVATE"];
+const VARIABLES: [&str; 5] = ["HANARE_SERVERS", "HANARE_KEY_FILE", "HANARE_SEAL", "HANARE_TIMEOUT", "HANARE_PRIVATE"];
 
 #[derive(Debug, Args)]
 pub(super) struct ElsewhereArgs {
@@ -41,6 +41,10 @@ pub(super) struct ElsewhereArgs {
     /// With --server: file with the key shared with the memory servers.
     #[arg(long, value_name = "FILE", requires = "local")]
     key: Option<PathBuf>,
+    /// With --local: whether ranks encrypt and authenticate pages before they evict them: on, off, or auto, which is on
+    /// with --key and a server on another host. Default: auto.
+    #[arg(long, value_name = "on|off|auto", requires = "local")]
+    seal: Option<Seal>,
     #[arg(long, value_name = "NAME", value_parser = choices::parser(POLICIES, DEFAULT_POLICY), requires = "local", help = choices::flag_help("With --local: replacement policy of shared pages", POLICIES, DEFAULT_POLICY))]
     policy: Option<String>,
     #[arg(long, value_name = "NAME", value_parser = choices::parser(PREFETCHERS, DEFAULT_PREFETCH), requires = "local", help = choices::flag_help("With --local: prefetcher of shared pages", PREFETCHERS, DEFAULT_PREFETCH))]
@@ -89,7 +93,7 @@ impl Elsewhere {
         let mut settings = Settings::from_lookup(|variable| match variable {
             "HANARE_LOCAL" => Some(budget.to_string().into()),
             "HANARE_SERVERS" if named || wants_private => None,
-            "HANARE_SERVERS" | "HANARE_KEY_FILE" | "HANARE_TIMEOUT" => std::env::var_os(variable),
+            "HANARE_SERVERS" | "HANARE_KEY_FILE" | "HANARE_SEAL" | "HANARE_TIMEOUT" => std::env::var_os(variable),
             _ => None,
         })?;
         if named {
@@ -98,6 +102,7 @@ impl Elsewhere {
             settings.servers.extend(args.servers.iter().cloned());
         }
         settings.key_file = args.key.clone().or(settings.key_file);
+        settings.seal = args.seal.unwrap_or(settings.seal);
         let variable = |name| std::env::var(name).ok();
         let policy = args.policy.clone().or_else(|| variable("HANARE_SHARED_POLICY"));
         settings.policy = policy.unwrap_or_else(|| DEFAULT_POLICY.to_owned());
@@ -128,7 +133,7 @@ impl Elsewhere {
         let settings = match self {
             Elsewhere::Nowhere => return,
             Elsewhere::Private(private, settings) => {
-                command.env("HANARE_PRIVATE", private.socket());
+                command.env("HANARE_PRIVATE", private.socket()).env("HANARE_SEAL", settings.seal.to_string());
                 settings
             }
             Elsewhere::Servers(settings) => {

@@ -4,6 +4,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -53,6 +54,13 @@ impl Place {
     pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    /// Writes a key file, which only its owner can read.
+    pub(crate) fn key(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.file(name, content);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         path
     }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use hanare_paging::{FrameId, PageId};
+use hanare_settings::Seal;
 use hanare_store::{Begun, Kind, OpenError, Read, Saved, Sender, Shape, Store, StoreError, Take, Target, Turn, Write};
 use hanare_sys::clock::now_ns;
 use hanare_sys::copy;
@@ -102,10 +103,15 @@ fn nothing() -> Arriving<impl Fn(u32) -> *mut u8> {
 }
 
 impl Away {
-    /// Connects a rank to its servers and starts the sender threads. The rank's region has `pages` pages.
-    pub(super) fn open(target: &Target, pages: u32, rank: Rank, ranks: u16) -> Result<Self, AwayError> {
-        let shape =
-            Shape { units: pages, unit_bytes: PAGE, slot_bytes: PAGE, small_frames: FRAMES as u32, wide_frames: 0 };
+    /// Connects a rank to its servers and starts the sender threads. The rank's region has `pages` pages. The setting
+    /// beside the servers decides whether its pages are sealed.
+    pub(super) fn open((target, seal): (&Target, Seal), pages: u32, rank: Rank, ranks: u16) -> Result<Self, AwayError> {
+        let sealed = match target {
+            Target::Servers { servers, key, .. } => seal.is_on(key.is_some(), servers),
+            Target::Own | Target::Private(_) => seal.is_on(false, &[]),
+        };
+        let small_frames = FRAMES as u32;
+        let shape = Shape { units: pages, unit_bytes: PAGE, slot_bytes: PAGE, small_frames, wide_frames: 0, sealed };
         let (store, senders) = Kind::open(target, shape, ranks, &NOBODY_WAITS)?;
         let store: &'static Kind = Box::leak(store.into());
         let writes = LockCell::new(Vec::with_capacity(FRAMES));
@@ -406,7 +412,7 @@ mod tests {
     fn slots_give_back_what_was_put_there() {
         with_servers(&[16 << 20], |dir, _| {
             let private = Target::Private(dir.join("0"));
-            let mut away = Away::open(&private, PAGES, Rank(0), 1).expect("a link");
+            let mut away = Away::open((&private, Seal::Auto), PAGES, Rank(0), 1).expect("a link");
             check_against_a_model(&mut away, 1);
             away.close();
         });
@@ -415,7 +421,7 @@ mod tests {
     #[test]
     fn servers_give_back_what_was_put_there() {
         with_servers(&[16 << 20, 16 << 20], |_, specs| {
-            let mut away = Away::open(&named(specs.to_vec()), PAGES, Rank(0), 1).expect("links");
+            let mut away = Away::open((&named(specs.to_vec()), Seal::Auto), PAGES, Rank(0), 1).expect("links");
             check_against_a_model(&mut away, 2);
             away.close();
         });
@@ -425,7 +431,7 @@ mod tests {
     fn a_bound_is_for_all_ranks_and_full_servers_say_so() {
         with_servers(&[64 << 20], |_, specs| {
             let bound = ServerSpec { capacity: Some(64 * PAGE as u64), ..specs[0].clone() };
-            let mut away = Away::open(&named(vec![bound]), PAGES, Rank(0), 2).expect("links");
+            let mut away = Away::open((&named(vec![bound]), Seal::Auto), PAGES, Rank(0), 2).expect("links");
             let pages = Pages::new();
             // SAFETY: the run lies in `pages`, which only this test accesses.
             let mut write = |first, count| unsafe { away.write(Run { first, count }, pages.at(first)) };
@@ -441,8 +447,8 @@ mod tests {
     fn a_server_that_is_gone_is_named() {
         let mut kept = None;
         with_servers(&[16 << 20, 16 << 20], |dir, specs| {
-            let servers = Away::open(&named(specs[..1].to_vec()), PAGES, Rank(0), 1).expect("a link");
-            let slots = Away::open(&Target::Private(dir.join("1")), PAGES, Rank(0), 1).expect("a link");
+            let servers = Away::open((&named(specs[..1].to_vec()), Seal::Auto), PAGES, Rank(0), 1).expect("a link");
+            let slots = Away::open((&Target::Private(dir.join("1")), Seal::Auto), PAGES, Rank(0), 1).expect("a link");
             kept = Some((servers, slots, specs[0].endpoint.to_string()));
         });
         let (mut servers, mut slots, name) = kept.expect("the test ran");

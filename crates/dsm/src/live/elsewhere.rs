@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use hanare_settings::{DEFAULT_TIMEOUT_S, parse_servers};
+use hanare_settings::{DEFAULT_TIMEOUT_S, Seal, parse_servers};
 use hanare_store::Target;
 
 use super::job::{JobError, number};
@@ -27,6 +27,12 @@ pub(super) fn from_env(get: &impl Fn(&str) -> Option<String>) -> Result<Target, 
     let key = get("HANARE_KEY_FILE").map(PathBuf::from);
     let timeout_s = number(&get, "HANARE_TIMEOUT", "a number of seconds")?.unwrap_or(DEFAULT_TIMEOUT_S);
     Ok(Target::Servers { servers, key, timeout_s })
+}
+
+/// Reads from `HANARE_SEAL` whether evicted pages are sealed.
+pub(super) fn seal_from_env(get: &impl Fn(&str) -> Option<String>) -> Result<Seal, JobError> {
+    let Some(value) = get("HANARE_SEAL").filter(|value| !value.is_empty()) else { return Ok(Seal::Auto) };
+    value.parse().map_err(|_| JobError::Value { name: "HANARE_SEAL", value, wanted: "auto, on or off" })
 }
 
 #[cfg(test)]
@@ -59,5 +65,13 @@ mod tests {
         }
         let error = of(&[("HANARE_SERVERS", "a:1"), ("HANARE_TIMEOUT", "soon")]).expect_err("no number").to_string();
         assert!(error.starts_with("HANARE_TIMEOUT=soon"), "{error}");
+    }
+
+    #[test]
+    fn pages_are_sealed_as_the_variable_says() {
+        let of = |value: Option<&str>| seal_from_env(&|_| value.map(str::to_owned));
+        assert_eq!([of(None), of(Some("")), of(Some("on"))], [Ok(Seal::Auto), Ok(Seal::Auto), Ok(Seal::On)]);
+        let error = of(Some("yes")).expect_err("no such word").to_string();
+        assert!(error.starts_with("HANARE_SEAL=yes"), "{error}");
     }
 }

@@ -73,7 +73,7 @@ fn open_limit(job: &Job, region: &Region, gates_at: u64) -> Result<Option<Limit>
     let Some(bytes) = job.local_bytes else { return Ok(None) };
     let pages = pages_of(job);
     let gates = Gates::map(region.memory(), gates_at, pages).map_err(|error| error.to_string())?;
-    let away = Away::open(&job.elsewhere, pages, job.rank, job.ranks);
+    let away = Away::open((&job.elsewhere, job.seal), pages, job.rank, job.ranks);
     let away = away.map_err(|error| format!("rank {}: {error}", job.rank))?;
     let space = Space { units: pages, block_units: 1, seed: u64::from(job.rank.0) + 1, hides: true };
     let policy = ByKind::new(&job.policy, space, Kind::LastShared).map_err(|error| error.to_string())?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use hanare_paging::{Space, policy, prefetch};
-use hanare_settings::{DEFAULT_PREFETCH, parse_size};
+use hanare_settings::{DEFAULT_PREFETCH, Seal, parse_size};
 use hanare_store::Target;
 
 use super::elsewhere;
@@ -74,6 +74,8 @@ pub struct Job {
     pub local_bytes: Option<u64>,
     /// The backing store of evicted pages.
     pub elsewhere: Target,
+    /// Whether evicted pages are sealed.
+    pub seal: Seal,
     /// The replacement policy for shared pages, named as in `hanare run --policy`.
     pub policy: String,
     /// The prefetcher for shared pages, named as in `hanare run --prefetch`.
@@ -165,6 +167,7 @@ impl Job {
                 .map_or(REGION_BYTES, |bytes| bytes.max(4096).next_multiple_of(4096)),
             local_bytes: size(&get, "HANARE_SHARED_LOCAL_BYTES")?,
             elsewhere: elsewhere::from_env(&get)?,
+            seal: elsewhere::seal_from_env(&get)?,
             policy,
             prefetch,
             counts: get("HANARE_COUNTS").map(PathBuf::from),

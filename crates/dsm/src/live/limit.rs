@@ -551,7 +551,7 @@ mod tests {
         let mut region = Region::new(bytes, Gates::len_for(PAGES), None, 0).expect("a region");
         let gates = Gates::map(region.memory(), bytes, PAGES).expect("gates");
         let gate_pages = (Gates::len_for(PAGES) / PAGE as u64) as usize;
-        let away = Away::open(&Target::Private(socket), PAGES, Rank(0), 1).expect("a link");
+        let away = Away::open((&Target::Private(socket), hanare_settings::Seal::Auto), PAGES, Rank(0), 1).expect("it");
         let space = Space { units: PAGES, block_units: 1, seed: 1, hides: true };
         let policy = ByKind::new("lirs", space, Kind::LastShared).expect("a policy");
         let prefetcher = prefetch::build("streams", space).expect("a prefetcher");

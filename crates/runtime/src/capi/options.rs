@@ -13,7 +13,7 @@ use hanare_settings::hostfile::{Hostfile, HostfileError};
 use hanare_settings::{Settings, SettingsError, format_size};
 
 /// Each long option, with the environment variable that it overrides.
-const LONG: [(&str, &str); 7] = [
+const LONG: [(&str, &str); 8] = [
     ("--local", "HANARE_LOCAL"),
     ("--server", "HANARE_SERVERS"),
     ("--page-size", "HANARE_PAGE_SIZE"),
@@ -21,6 +21,7 @@ const LONG: [(&str, &str); 7] = [
     ("--prefetch", "HANARE_PREFETCH"),
     ("--mode", "HANARE_MODE"),
     ("--key", "HANARE_KEY_FILE"),
+    ("--seal", "HANARE_SEAL"),
 ];
 
 /// Why the options were refused.

@@ -61,6 +61,7 @@ pub(crate) fn open_store(
         slot_bytes: plan.slot_bytes,
         small_frames: plan.config.small.frames,
         wide_frames: plan.config.wide.frames,
+        sealed: settings.seals(),
     };
     let target = match (&settings.private, settings.servers.is_empty(), door) {
         (Some(_), true, Some(door)) => return Ok((Kind::open_through(door, shape, &UPKEEP_WANTED)?, Vec::new())),

@@ -40,6 +40,8 @@ pub struct Shape {
     pub small_frames: u32,
     /// The number of frames for huge pages.
     pub wide_frames: u32,
+    /// Whether pages are sealed (encrypted and authenticated) before they leave this process.
+    pub sealed: bool,
 }
 
 /// The write-back of a page in a frame.

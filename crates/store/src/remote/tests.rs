@@ -8,6 +8,8 @@ use hanare_server::{Server as MemoryServer, ServerConfig};
 
 use super::*;
 
+mod damaged;
+
 const PAGE: usize = 4096;
 const SILENT: Duration = Duration::from_millis(500);
 const SOON: Duration = Duration::from_secs(30);
@@ -55,7 +57,8 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
     let options = SessionOptions::for_endpoint(&endpoint, PAGE as u32);
     let session = Session::open(&endpoint, &options).expect("a session");
     let opened = Opened { name: endpoint.to_string(), session, options, capacity_bytes: 64 << 20, limit_bytes: None };
-    let shape = Shape { units: 1024, unit_bytes: PAGE, slot_bytes: PAGE, small_frames: 4, wide_frames: 0 };
+    let (units, unit_bytes, slot_bytes) = (1024, PAGE, PAGE);
+    let shape = Shape { units, unit_bytes, slot_bytes, small_frames: 4, wide_frames: 0, sealed: false };
     let (remote, senders) = Remote::new(vec![opened], shape, PAGE, SILENT).expect("a store");
     let page = Mapping::anonymous(PAGE).expect("a page").leak() as *mut u8;
     // SAFETY: the mapping has one page, and no other code knows the mapping yet.

@@ -19,6 +19,7 @@ use hanare_wire::{Ack, AckStatus, LinkError, Wait, Writer};
 use super::places::{Discard, Ended, WriteBack};
 use super::{EXTENT_BYTES, Remote};
 use crate::StoreError;
+use crate::guard::KeySpent;
 
 /// The maximum number of bytes that are sent and not yet acknowledged.
 const UNACKNOWLEDGED_BYTES_MAX: usize = 8 << 20;
@@ -52,6 +53,8 @@ pub struct Sender {
     /// The ranges that the server still holds although their pages moved to another server. They are discarded before
     /// anything else is sent.
     vain: Vec<Discard>,
+    /// The pages of one message, sealed. Empty until the first such message.
+    sealed: Vec<u8>,
 }
 
 impl Sender {
@@ -65,6 +68,7 @@ impl Sender {
             tag: 0,
             asked: 0,
             vain: Vec::new(),
+            sealed: Vec::new(),
         }
     }
 }
@@ -170,20 +174,49 @@ impl<'a> Sending<'a, '_> {
         Ok(())
     }
 
-    /// Sends write-backs of adjacent pages in one message.
+    /// Sends write-backs of adjacent pages in one message. Notes what it sends, so that the pages can be checked when
+    /// they come back. A page that another server has refused is noted, and sealed, again.
     fn send_group(&mut self, group: &[WriteBack]) -> Result<(), StoreError<'a>> {
-        let parts: Vec<IoSlice<'_>> = group
-            .iter()
-            .map(|job| {
-                // SAFETY: `job.from` is the address of `job.bytes` bytes. The caller of `write` keeps them unchanged
-                // until the end of the write is reported.
-                IoSlice::new(unsafe { std::slice::from_raw_parts(job.from as *const u8, job.bytes as usize) })
-            })
-            .collect();
+        // SAFETY: `job.from` is the address of `job.bytes` bytes. The caller of `write` keeps them unchanged until the
+        // end of the write is reported.
+        let bytes = |job: &WriteBack| unsafe { std::slice::from_raw_parts(job.from as *const u8, job.bytes as usize) };
         let offset = start(&group[0], self.remote.unit_bytes);
-        self.sender.writer.write(self.sender.tag, offset, &parts).map_err(|source| self.lost(source))?;
+        if self.remote.guard.seals() {
+            self.seal(group, bytes)?;
+            let Sender { writer, tag, sealed, .. } = &mut *self.sender;
+            let sent = writer.write(*tag, offset, &[IoSlice::new(&sealed[..group_bytes(group)])]);
+            sent.map_err(|source| self.lost(source))?;
+        } else {
+            let noted = |job: &WriteBack| {
+                let bytes = bytes(job);
+                self.remote.guard.note(job.page.0, bytes);
+                IoSlice::new(bytes)
+            };
+            let parts: Vec<IoSlice<'_>> = group.iter().map(noted).collect();
+            self.sender.writer.write(self.sender.tag, offset, &parts).map_err(|source| self.lost(source))?;
+        }
         self.sender.bytes_out += group_bytes(group);
         self.sent(Sent::WriteBacks(group.to_vec()));
+        Ok(())
+    }
+
+    /// Seals the pages of a message into the sender's buffer, one after another. `bytes` returns a page's bytes.
+    fn seal<'b>(
+        &mut self,
+        group: &'b [WriteBack],
+        bytes: impl Fn(&'b WriteBack) -> &'b [u8],
+    ) -> Result<(), StoreError<'a>> {
+        // The buffer is allocated once, because no message is longer. This thread may allocate.
+        self.sender.sealed.resize(RANGE_MAX as usize, 0);
+        let mut rest = self.sender.sealed.as_mut_slice();
+        for job in group {
+            let Some((into, after)) = rest.split_at_mut_checked(job.bytes as usize) else {
+                return Err(self.lost(LinkError::Misuse { what: "a message of write-backs is longer than a range" }));
+            };
+            into.copy_from_slice(bytes(job));
+            self.remote.guard.seal(job.page.0, into).map_err(|KeySpent| StoreError::SealSpent)?;
+            rest = after;
+        }
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use hanare_wire::{Attachment, Grant, LinkError, Place};
 
 use super::{SPILLED, Slots, SlotsError};
 use crate::StoreError;
+use crate::guard::Guard;
 
 impl Slots {
     /// Opens a link to the same slots for a child that is about to be forked. From now on, these slots are only read.
@@ -31,7 +32,8 @@ impl Slots {
         for slot in table.free.drain(..) {
             table.shared.let_go(slot);
         }
-        let again = Self::with(attachment, self.unit_bytes, table, self.wait_word)?;
+        let guard = self.guard.map(Guard::again).transpose()?;
+        let again = Self::with(attachment, guard, table, self.wait_word)?;
         again.granted_slots.store(self.granted_slots.into_inner(), Relaxed);
         Ok(again)
     }
