@@ -94,7 +94,8 @@ fn hello(role: Role, payload_crc: bool) -> Vec<u8> {
     let slot_size = if role == Role::Control { 0 } else { 4096 };
     let client = Identity { pid: 1, program: Text::new("guest"), host: Text::new("here") };
     let (session, token) = (0, [0; 16]);
-    let payload = Hello { role, payload_crc, clone: false, slot_size, session, token, client }.encode();
+    let payload =
+        Hello { role, payload_crc, clone: false, takes_over: false, slot_size, session, token, client }.encode();
     let mut frame = control_header(Kind::Hello, 0, 0, &payload).encode().to_vec();
     frame.extend(payload);
     frame

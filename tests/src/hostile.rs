@@ -144,6 +144,7 @@ impl Peer {
             slot_size: hello.slot_size,
             payload_crc: hello.payload_crc,
             quota_bytes: NO_QUOTA,
+            server_id: [7; 16],
         };
         self.send(Kind::Welcome, 0, &welcome.encode())?;
         if self.lie == Lie::Unasked && hello.role == Role::Session {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use hanare_wire::{Endpoint, LinkError, Status, fetch_status};
 use rustix::process::Signal;
 
-use crate::{Place, Running, until};
+use crate::{Outcome, PATIENCE, Place, Running, until};
 
 /// A running `hanare serve`. It is killed when this value is dropped.
 pub struct Served {
@@ -51,6 +51,12 @@ impl Served {
     /// Returns the number of the server's process.
     pub fn pid(&self) -> u32 {
         self.running.pid()
+    }
+
+    /// Ends the server by SIGTERM, and returns what it has written.
+    pub fn stop(self) -> Outcome {
+        self.running.signal(Signal::TERM);
+        self.running.finish(PATIENCE)
     }
 
     /// Kills the server with SIGKILL.

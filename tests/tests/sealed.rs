@@ -123,10 +123,17 @@ fn sealed_programs_keep_their_words() {
         let named = ["--server", &servers[0].address, "--server", &servers[1].address];
         let spill = place.path("").display().to_string();
         let private = ["--memory", "16M", "--spill", &spill];
-        for (page_size, store) in [("auto", &named[..]), ("4K", &private), ("64K", &named), ("2M", &private)] {
+        // Large pages in random order would move far more than the program has.
+        let (by_page, in_order) = (&["--random"][..], &[] as &[&str]);
+        for (page_size, store, order) in [
+            ("auto", &named[..], by_page),
+            ("4K", &private, by_page),
+            ("64K", &named, in_order),
+            ("2M", &private, in_order),
+        ] {
             let mut command = place.hanare(["run", "--seal", "on", "--local", "8M", "--mode", mode]);
             command.args(["--page-size", page_size]).args(store).arg("--").arg(built().workload("touch"));
-            let outcome = place.run(command.args(["24M", "--passes", "2", "--random"]));
+            let outcome = place.run(command.args(["24M", "--passes", "2"]).args(order));
             outcome.assert_well(&format!("{mode}, {page_size}, {store:?}"));
             assert!(outcome.text().starts_with("ok touch"), "{outcome:?}");
         }
@@ -141,6 +148,10 @@ fn children_read_the_sealed_pages_of_their_parents() {
         let place = Place::new();
         let server = Served::tcp(&place, "256M");
         for store in [&["--server", server.address.as_str()][..], &[]] {
+            // One mode suffices for the private server, whose slots are the same in each.
+            if store.is_empty() && mode != "sigsegv" {
+                continue;
+            }
             let mut command = place.hanare(["run", "--seal", "on", "--local", "8M", "--mode", mode]);
             let outcome = place.run(command.args(store).arg("--").arg(built().workload("forks")).arg("8M"));
             outcome.assert_well(&format!("{mode}, {store:?}"));

@@ -17,7 +17,7 @@ use hanare::stats::{Stats, StatsError};
 use hanare_settings::fits::{self, TooMuch};
 use hanare_settings::hostfile::{Hostfile, HostfileError};
 use hanare_settings::{
-    DEFAULT_POLICY, DEFAULT_PREFETCH, Local, Mode, POLICIES, PREFETCHERS, PageSize, Seal, ServerSpec, Settings,
+    DEFAULT_POLICY, DEFAULT_PREFETCH, Local, Mode, OnLoss, POLICIES, PREFETCHERS, PageSize, Seal, ServerSpec, Settings,
     SettingsError, parse_far, parse_name, parse_near, parse_size,
 };
 use hanare_store::private::{Private, PrivateError, PrivateOptions};
@@ -53,7 +53,7 @@ Examples:
 
 Memory servers are started with 'hanare serve'.
 Variables: these give defaults for flags: HANARE_LOCAL, HANARE_SERVERS, HANARE_PAGE_SIZE, HANARE_FAR, HANARE_NEAR, HANARE_POLICY, \
-HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE, HANARE_SEAL. These have no flag: HANARE_STATIC (on), \
+HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE, HANARE_SEAL, HANARE_ON_LOSS. These have no flag: HANARE_STATIC (on), \
 HANARE_RESERVE (256G), \
 HANARE_TIMEOUT (3 s), HANARE_OVERCOMMIT (heuristic), HANARE_DISABLE.";
 
@@ -110,6 +110,10 @@ pub(crate) struct RunArgs {
     /// --key and a server on another host. Default: auto.
     #[arg(long, value_name = "on|off|auto")]
     seal: Option<Seal>,
+    /// What the run does when it loses a memory server: end, or wait until the server is back with the run's pages, as
+    /// after a restart of 'hanare serve --keep'. Default: end.
+    #[arg(long, value_name = "end|wait")]
+    on_loss: Option<OnLoss>,
     /// Let idle CPUs sleep. By default, they poll while small pages are faulted in one after another, which makes
     /// faults faster.
     #[arg(long)]
@@ -140,6 +144,9 @@ pub(crate) enum RunError {
     /// A key is given, but no server.
     #[error("--key is for named memory servers, and none is named; add --server HOST or leave it away")]
     KeyAlone,
+    /// The run is to wait for memory servers, but none is named.
+    #[error("--on-loss wait is for named memory servers, and none is named; add --server HOST or leave it away")]
+    WaitAlone,
     /// The machine's memory size is unknown.
     #[error("{0}; give --local and --memory")]
     Memory(#[from] MemoryError),
@@ -361,11 +368,15 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
     settings.mode = args.mode.unwrap_or(settings.mode);
     settings.policy = args.policy.clone().unwrap_or(settings.policy);
     settings.prefetch = args.prefetch.clone().unwrap_or(settings.prefetch);
+    settings.on_loss = args.on_loss.unwrap_or(settings.on_loss);
     settings.key_file = args.key.as_ref().map(PathBuf::from).or(settings.key_file);
     settings.seal = args.seal.unwrap_or(settings.seal);
     settings.validate_values()?;
     if args.key.is_some() && settings.servers.is_empty() {
         return Err(RunError::KeyAlone);
+    }
+    if args.on_loss == Some(OnLoss::Wait) && settings.servers.is_empty() {
+        return Err(RunError::WaitAlone);
     }
     Ok(settings)
 }

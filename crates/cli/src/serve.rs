@@ -34,8 +34,10 @@ Examples:
                                                    for programs elsewhere that have the key
   hanare serve --memory 8G --spill /scratch        8G in memory, the rest on disk
   hanare serve --memory 64G --client-quota 16G     no client gets more than 16G
+  hanare serve --memory 64G --keep /scratch/kept   sessions outlive a restart
   hanare status node7                              who uses it, and how much
-On SIGTERM or SIGINT, the server finishes the requests in flight and ends with exit code 0.";
+On SIGTERM or SIGINT, the server finishes the requests in flight and ends with exit code 0. With --keep, it first writes its \
+sessions to disk, which takes time and as much space as the sessions hold.";
 
 /// Lend memory to programs that run under 'hanare run'.
 #[derive(Debug, Args)]
@@ -69,6 +71,10 @@ pub(crate) struct ServeArgs {
     /// Maximum size of the pages that each client may keep on this server. Default: no quota.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     client_quota: Option<u64>,
+    /// Directory in which sessions outlive a restart. The server writes them there when it ends by SIGTERM or SIGINT, and
+    /// takes them back when it starts. Programs under 'hanare run --on-loss wait' then go on. Each server needs its own.
+    #[arg(long, value_name = "DIR", conflicts_with = "private")]
+    keep: Option<PathBuf>,
     /// File with the key that clients must hold, which only its owner can read. 'hanare key new FILE' makes one.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
@@ -152,6 +158,7 @@ fn bind(args: &ServeArgs) -> Result<Server, ServeError> {
     }));
     config.spill = args.spill.clone();
     config.client_quota = args.client_quota;
+    config.keep = args.keep.clone();
     if args.private.is_none() {
         config.log = Arc::new(say);
     }

@@ -63,6 +63,8 @@ pub(crate) enum StatusError {
 struct Sheet {
     server: String,
     hanare_version: String,
+    /// The first eight hexadecimal digits of the server's identity.
+    identity: String,
     uptime_s: f64,
     memory_limit_bytes: u64,
     /// Memory counted against the limit. `memory_free_bytes` of it are free blocks kept for reuse.
@@ -92,6 +94,8 @@ struct Line {
     host: String,
     link: &'static str,
     connections: u64,
+    /// Whether the session was kept over a restart, and its client has not come back.
+    waiting: bool,
     age_s: f64,
     slot_bytes: u64,
     slots: u64,
@@ -129,6 +133,7 @@ impl Sheet {
         Sheet {
             server: server.to_string(),
             hanare_version: release_text(status.release),
+            identity: format!("{:08x}", status.server_id >> 32),
             uptime_s: seconds(status.uptime_ms),
             memory_limit_bytes: status.memory_limit_bytes,
             memory_bytes: status.memory_bytes,
@@ -152,11 +157,12 @@ impl Sheet {
         let used = self.memory_bytes.saturating_sub(self.memory_free_bytes);
         let quota = self.client_quota_bytes.map_or(String::new(), |quota| format!(", {} a client", human(quota)));
         let mut text = format!(
-            "{}: hanare {}, up {}\nmemory {} of {} used{quota}; spill {} used, {} free\nnow {}/s read, {}/s written; \
+            "{}: hanare {}, up {}, identity {}\nmemory {} of {} used{quota}; spill {} used, {} free\nnow {}/s read, {}/s written; \
              since the start {} and {}\n",
             self.server,
             self.hanare_version,
             span(self.uptime_s),
+            self.identity,
             human(used),
             human(self.memory_limit_bytes),
             human(self.spill_bytes),
@@ -171,6 +177,11 @@ impl Sheet {
         }
         if self.sessions.is_empty() {
             return text + "no session is open\n";
+        }
+        match self.sessions.iter().filter(|session| session.waiting).count() {
+            0 => {}
+            1 => text += "1 session waits for its client\n",
+            waiting => text += &format!("{waiting} sessions wait for their clients\n"),
         }
         let head = ["session", "client", "link", "age", "slots", "holds", "quota", "reads/s", "writes/s"];
         let mut rows = vec![head.map(str::to_owned)];
@@ -200,6 +211,7 @@ impl Line {
                 Transport::SameHost => "same-host",
             },
             connections: session.connections,
+            waiting: session.connections == 0,
             age_s: seconds(session.age_ms),
             slot_bytes: session.slot_bytes,
             slots: session.slots,
@@ -218,7 +230,7 @@ impl Line {
         [
             self.session.to_string(),
             format!("{}[{}]@{}", self.program, self.pid, self.host),
-            self.link.to_owned(),
+            if self.waiting { "waiting" } else { self.link }.to_owned(),
             span(self.age_s),
             self.slots.to_string(),
             human(self.bytes),
@@ -282,15 +294,21 @@ mod tests {
 
     #[test]
     fn a_table_names_each_client() {
-        let status = Status { memory_limit_bytes: 64 << 20, client_quota_bytes: 16 << 20, ..Status::default() };
+        let (memory_limit_bytes, server_id) = (64 << 20, 0xab12_cd34_0000_0001);
+        let status = Status { memory_limit_bytes, client_quota_bytes: 16 << 20, server_id, ..Status::default() };
         let endpoint: Endpoint = "node7".parse().unwrap();
         let text = Sheet::new(&endpoint, &status, &[session(Transport::Tcp), session(Transport::SameHost)]).text();
         assert!(
-            text.starts_with("node7:7441: hanare 0.0.0, up 0s\n") && text.contains("of 64M used, 16M a client"),
+            text.starts_with("node7:7441: hanare 0.0.0, up 0s, identity ab12cd34\n")
+                && text.contains("of 64M used, 16M a client"),
             "{text}"
         );
         assert!(text.contains("3        sort[42]@node1  tcp        2m   5      10M    16M    1.5K     0"), "{text}");
         assert!(text.contains("same-host  2m   5      10M    16M    -        -"), "{text}");
+        assert!(!text.contains("wait"), "{text}");
+        let alone = SessionStatus { connections: 0, ..session(Transport::Tcp) };
+        let text = Sheet::new(&endpoint, &status, &[alone, session(Transport::Unix)]).text();
+        assert!(text.contains("\n1 session waits for its client\n") && text.contains("  waiting  2m"), "{text}");
         let none = Sheet::new(&endpoint, &Status { client_quota_bytes: NO_QUOTA, ..status }, &[]).text();
         assert!(none.ends_with("no session is open\n") && !none.contains("a client"), "{none}");
     }

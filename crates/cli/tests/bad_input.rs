@@ -84,6 +84,15 @@ fn flags_and_values_that_make_no_sense() {
             (&["run", "--far", "0", "true"], &[], 125, "--far"),
             (&["run", "true"], &[("HANARE_STATIC", "1")], 125, "HANARE_STATIC"),
             (&["run", "true"], &[("HANARE_LIB", "/no/such/lib")], 125, "HANARE_LIB"),
+        ],
+    );
+}
+
+#[test]
+fn doctors_flags_and_values_that_make_no_sense() {
+    check(
+        &Place::with_library(),
+        &[
             (&["doctor", "--bogus"], &[], 125, "hanare doctor --help"),
             (&["doctor"], &[("HANARE_DISABLE", "mvoe")], 125, "mvoe"),
             (&["doctor"], &[("HANARE_MODE", "magic")], 125, "HANARE_MODE"),
@@ -206,6 +215,7 @@ fn what_cannot_be_served() {
             (&["serve", "--listen", "a b"], &[], 125, "HOST:PORT"),
             (&["serve", "--listen", &taken_address], &[], 125, &taken_address),
             (&["serve", "--listen", "127.0.0.1:0", "--spill", "/no/such/dir"], &[], 125, "/no/such/dir"),
+            (&["serve", "--listen", "127.0.0.1:0", "--keep", "/dev/null/kept"], &[], 125, "/dev/null/kept"),
             (&["serve", "--listen", "127.0.0.1:0", "--key", "/no/such/key"], &[], 125, "/no/such/key"),
             (&["serve", "--listen", "127.0.0.1:0", "--key", short], &[], 125, "bytes"),
             (&["serve", "--listen", "127.0.0.1:0", "--key", exposed], &[], 125, &remedy),
@@ -242,6 +252,8 @@ fn refusals_name_what_is_wrong() {
         place.run(place.hanare().current_dir(place.path(".")).args(args)).assert_refused(code, part);
     };
     refused(&["run", "--key", "/nowhere", "--", "true"], 125, "--key is for named memory servers");
+    refused(&["run", "--on-loss", "wait", "--", "true"], 125, "--on-loss wait is for named memory servers");
+    refused(&["run", "--on-loss", "cry", "--", "true"], 125, "give end or wait");
     std::os::unix::fs::symlink("loop", place.path("loop")).unwrap();
     refused(&["run", "--", "./loop"], 126, "loop of symbolic links");
     let long = format!("/tmp/{}", "x".repeat(120));

@@ -51,7 +51,7 @@ fn odd_values() -> Vec<OsString> {
     values
 }
 
-const VARIABLES: [&str; 22] = [
+const VARIABLES: [&str; 23] = [
     "HANARE_LOCAL",
     "HANARE_SERVERS",
     "HANARE_FAR",
@@ -67,6 +67,7 @@ const VARIABLES: [&str; 22] = [
     "HANARE_OVERCOMMIT",
     "HANARE_RESERVE",
     "HANARE_TIMEOUT",
+    "HANARE_ON_LOSS",
     "HANARE_DISABLE",
     "HANARE_LIB",
     "HANARE_PRIVATE",

@@ -155,6 +155,20 @@ fn a_program_runs_with_named_servers_and_starts_no_private_one() {
 }
 
 #[test]
+fn a_new_key_is_made_once_and_says_how_to_use_it() {
+    let place = Place::new();
+    let key = place.path("key");
+    let make = || place.run(place.hanare().args(["key", "new"]).arg(&key));
+    let outcome = make();
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{outcome:?}");
+    assert!(outcome.stdout.contains(&format!("--key {}", key.display())), "{outcome:?}");
+    let text = std::fs::read_to_string(&key).unwrap();
+    assert!(Key::from_file(&key).is_ok() && !outcome.stdout.contains(text.trim_end()), "the key itself is not shown");
+    make().assert_refused(125, "does not exist yet");
+    assert_eq!(std::fs::read_to_string(&key).unwrap(), text);
+}
+
+#[test]
 fn a_key_opens_and_nothing_else_does() {
     let place = Place::with_library();
     let key = place.key("key", "0123456789abcdef0123456789abcdef");

@@ -290,18 +290,18 @@ fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String>
     // `room` raises the limit on descriptors. If it cannot, `open_links` below fails and returns the error.
     let _room = room();
     let leave = !engine.view().is_inherited();
-    if !engine.come_to_rest(taken, leave, u64::MAX, SETTLE_LIMIT) {
+    if !comes_to_rest(engine, taken, leave, u64::MAX) {
         return Err(SLOW.to_owned());
     }
     let least = state.launch.least_bytes();
     let room = || (engine.local_bytes() + engine.local_bytes() / 4).max(least);
     let promised = match state.seat.promise(room(), engine.local_bytes(), false) {
         Ok(promised) => promised,
-        Err(both) => promise_half(state, both, |half| engine.come_to_rest(taken, leave, half, SETTLE_LIMIT))?,
+        Err(both) => promise_half(state, both, |half| comes_to_rest(engine, taken, leave, half))?,
     };
     state.budget_is(state.seat.share());
     // The smaller budget may have evicted pages. These pages must arrive at the servers before the fork.
-    if !engine.is_settled() && !engine.come_to_rest(taken, leave, u64::MAX, SETTLE_LIMIT) {
+    if !engine.is_settled() && !comes_to_rest(engine, taken, leave, u64::MAX) {
         promised.withdraw();
         return Err(SLOW.to_owned());
     }
@@ -313,6 +313,20 @@ fn share(state: &'static State, taken: &[Span]) -> Result<(Links, Seat), String>
         Err(reason) => {
             promised.withdraw();
             Err(reason)
+        }
+    }
+}
+
+/// Brings the engine to rest, as [`Engine::come_to_rest`] does within [`SETTLE_LIMIT`]. Time in which the run waits for a
+/// memory server does not count.
+fn comes_to_rest(engine: &Engine, taken: &[Span], leave: bool, local_max: u64) -> bool {
+    loop {
+        let turns = engine.store().turns();
+        if engine.come_to_rest(taken, leave, local_max, SETTLE_LIMIT) {
+            return true;
+        }
+        if engine.store().turns() == turns && !engine.store().is_waiting() {
+            return false;
         }
     }
 }

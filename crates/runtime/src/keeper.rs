@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hanare_sys::clock::now_ns;
 use hanare_sys::futex;
-use hanare_sys::signal::SignalMask;
+use hanare_sys::signal::{self, SignalMask};
 use hanare_sys::uffd::Uffd;
 
 use crate::counters::raise;
@@ -34,10 +34,14 @@ pub(crate) fn keep(engine: &'static Engine) {
         let heard = UPKEEP_WANTED.load(Acquire);
         let busy = engine.store().is_reading();
         futex::wait(&UPKEEP_WANTED, heard, Some(Duration::from_millis(if busy { 1 } else { 20 })));
-        if let Some(hang) = watchdog.look(&engine.waits, now_ns()) {
+        if engine.store().is_waiting() {
+            watchdog.rest(now_ns());
+            // In sigbus and sigsegv mode, the threads of the program wait inside a handler that blocks every signal.
+            signal::end_by_default(&[libc::SIGTERM, libc::SIGINT]);
+        } else if let Some(hang) = watchdog.look(&engine.waits, now_ns()) {
             end_hang(engine, hang);
         }
-        // While a fork keeps the gate closed, the keeper runs only the watchdog.
+        // While a fork keeps the gate closed, the keeper does no more than this.
         let Some(_inside) = gate::try_enter() else { continue };
         keep_up();
         if now_ns() - published_ns > 100_000_000 {

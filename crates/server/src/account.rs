@@ -128,6 +128,10 @@ impl Account {
         self.spill_bytes.fetch_sub(spill_bytes, Relaxed);
     }
 
+    pub(crate) fn owner(&self) -> &SessionOwner {
+        &self.owner
+    }
+
     pub(crate) fn spare(&self) -> &Spare {
         &self.spare
     }

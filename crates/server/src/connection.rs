@@ -8,9 +8,9 @@ use hanare_wire::frame::{Header, Kind};
 use hanare_wire::handshake::control_header;
 use hanare_wire::inbox::{Inbox, check_payload};
 use hanare_wire::limits::CONTROL_MAX;
-use hanare_wire::payload::{GRANT_REQUEST_BYTES, Grant};
+use hanare_wire::payload::{GRANT_REQUEST_BYTES, Grant, SERVER_ID_BYTES};
 use hanare_wire::socket::{Progress, Socket};
-use hanare_wire::{ATTACHED_SPILL, ErrorCode, LinkError, SESSIONS_PER_REPLY, Text};
+use hanare_wire::{ATTACHED_SPILL, ErrorCode, LinkError, SESSIONS_PER_REPLY, Status, Text};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
@@ -36,6 +36,18 @@ pub(crate) struct ServerState {
     pub(crate) turns: Turns,
     /// Time for which a connection's thread polls for the next request before it sleeps.
     pub(crate) spin: Duration,
+    /// The server's identity.
+    pub(crate) server_id: [u8; SERVER_ID_BYTES],
+    /// Whether sessions are kept when the server stops.
+    pub(crate) keeps: bool,
+}
+
+impl ServerState {
+    fn status(&self) -> Status {
+        let [a, b, c, d, e, f, g, h, ..] = self.server_id;
+        let server_id = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        Status { server_id, ..self.store.status(self.registry.count()) }
+    }
 }
 
 /// What the server does after it has served one frame.
@@ -46,7 +58,8 @@ enum Served {
     Broken { tag: u64, code: ErrorCode, text: &'static str },
 }
 
-/// Serves a connection after its handshake, until the peer closes it or breaks the protocol, or the server stops.
+/// Serves a connection after its handshake, until the peer closes it or breaks the protocol, or the server stops. If
+/// the server ends the connection because it stops, it keeps the connection's session.
 pub(crate) fn serve(state: &ServerState, socket: &Socket, inbox: Inbox, guest: Guest) -> Result<(), LinkError> {
     let (payload_crc, mut role) = match guest {
         Guest::Session { membership, payload_crc } => (payload_crc, Serving::Session(membership)),
@@ -54,23 +67,38 @@ pub(crate) fn serve(state: &ServerState, socket: &Socket, inbox: Inbox, guest: G
         Guest::Host(session) => (false, Serving::Host(session)),
     };
     let mut channel = Channel::new(socket, inbox, payload_crc, &state.turns);
+    let ended = serve_all(state, &mut channel, &mut role);
+    if state.stop.severs() {
+        role.keep(state);
+    }
+    ended
+}
+
+fn serve_all(state: &ServerState, channel: &mut Channel<'_>, role: &mut Serving) -> Result<(), LinkError> {
     loop {
-        let header = match next_header(state, &mut channel) {
+        let header = match next_header(state, channel) {
             Ok(Some(header)) => header,
             Ok(None) => {
                 role.server_stops();
-                socket.finish(CLOSING_WAIT);
+                channel.socket.finish(CLOSING_WAIT);
+                // A client that waits for the server's return leaves its end open.
+                if channel.socket.is_open() {
+                    role.keep(state);
+                }
                 return Ok(());
             }
             Err(LinkError::Closed | LinkError::TimedOut) => return Ok(()),
             Err(e @ (LinkError::Garbage { .. } | LinkError::Version { .. })) => {
-                farewell(&mut channel, 0, ErrorCode::BadFrame, &e.to_string());
+                farewell(channel, 0, ErrorCode::BadFrame, &e.to_string());
                 return Err(e);
             }
             Err(e) => return Err(e),
         };
-        if let Served::Broken { tag, code, text } = role.serve(state, &mut channel, &header)? {
-            farewell(&mut channel, tag, code, text);
+        if !role.goes_on() {
+            return Ok(());
+        }
+        if let Served::Broken { tag, code, text } = role.serve(state, channel, &header)? {
+            farewell(channel, tag, code, text);
             return Err(LinkError::Server { tag, code, text: Text::new(text) });
         }
     }
@@ -145,6 +173,21 @@ impl Serving {
         }
     }
 
+    /// Holds the connection's session for the time after this server, if sessions are kept.
+    fn keep(&self, state: &ServerState) {
+        if let (Serving::Session(member), true) = (self, state.keeps) {
+            member.keep();
+        }
+    }
+
+    /// Checks whether the request that has arrived may be served. It may not if a newer connection has taken the
+    /// session over.
+    fn goes_on(&self) -> bool {
+        let Serving::Session(member) = self else { return true };
+        member.note_request();
+        member.is_current()
+    }
+
     fn account(&self) -> Option<&Account> {
         match self {
             Serving::Session(member) => Some(member.session().account()),
@@ -160,7 +203,7 @@ impl Serving {
                 done(channel, Kind::Pong, header.tag, left)?;
             }
             (_, Kind::Status) => {
-                let status = state.store.status(state.registry.count()).encode();
+                let status = state.status().encode();
                 channel.answer(Kind::StatusReply, header.tag, 0, &status)?;
             }
             (_, Kind::Sessions) => {

@@ -7,7 +7,7 @@ use hanare_wire::handshake::send_control;
 use hanare_wire::inbox::Inbox;
 use hanare_wire::limits::{CONNECT_DEFAULT, CONTROL_MAX, REASON_MAX};
 use hanare_wire::noise::{self, HandshakeError};
-use hanare_wire::payload::{Hello, Role, Welcome};
+use hanare_wire::payload::{Hello, Role, SERVER_ID_BYTES, Welcome};
 use hanare_wire::socket::{Progress, Socket};
 use hanare_wire::{Key, LinkError, Transport};
 
@@ -31,6 +31,10 @@ pub(crate) struct Host<'a> {
     pub(crate) key: Option<&'a Key>,
     pub(crate) store: &'a Arc<Store>,
     pub(crate) registry: &'a Arc<Registry>,
+    /// The connection.
+    pub(crate) socket: &'a Arc<Socket>,
+    /// The server's identity.
+    pub(crate) server_id: [u8; SERVER_ID_BYTES],
     /// Whether the connection is an AF_UNIX socket. Only such a socket can pass files to the client.
     pub(crate) is_unix: bool,
 }
@@ -55,7 +59,8 @@ fn no<T>(reason: impl Into<String>) -> Result<T, NoGuest> {
 
 /// Does the server's side of the handshake. Returns the role of the connection, or why the server did not welcome it.
 /// Takes a few seconds at most.
-pub(crate) fn greet(socket: &Socket, inbox: &mut Inbox, host: &Host<'_>) -> Result<Guest, NoGuest> {
+pub(crate) fn greet(inbox: &mut Inbox, host: &Host<'_>) -> Result<Guest, NoGuest> {
+    let socket = host.socket;
     let result = try_greet(socket, inbox, host);
     let reason = match &result {
         Ok(_) => return result,
@@ -113,7 +118,8 @@ fn try_greet(socket: &Socket, inbox: &mut Inbox, host: &Host<'_>) -> Result<Gues
         capacity_bytes: account.map_or(0, |account| host.store.capacity_bytes(account)),
         slot_size: hello.slot_size,
         payload_crc: hello.payload_crc,
-        quota_bytes: host.store.client_quota_bytes,
+        quota_bytes: account.map_or(host.store.client_quota_bytes, |account| account.owner().quota_bytes),
+        server_id: host.server_id,
     };
     send_control(socket, Kind::Welcome, 0, &welcome.encode())?;
     Ok(guest)
@@ -158,15 +164,16 @@ fn admit(hello: &Hello, host: &Host<'_>) -> Result<Guest, NoGuest> {
     match hello.role {
         Role::Control => Ok(Guest::Control),
         Role::Session if hello.session == 0 => {
-            let membership = host.registry.open(owner, host.store)?;
+            let membership = host.registry.open(owner, host.store, host.socket)?;
             Ok(Guest::Session { membership, payload_crc: hello.payload_crc })
         }
-        Role::Session if hello.clone => match host.registry.open_clone(owner, hello.session, &hello.token)? {
+        Role::Session => match join(hello, host, owner)? {
             Some(membership) => Ok(Guest::Session { membership, payload_crc: hello.payload_crc }),
-            None => no("there is no such session to clone; it may have ended with its last connection"),
-        },
-        Role::Session => match host.registry.join(hello.session, &hello.token, hello.slot_size) {
-            Some(membership) => Ok(Guest::Session { membership, payload_crc: hello.payload_crc }),
+            None if hello.clone => no("there is no such session to clone; it may have ended with its last connection"),
+            None if hello.takes_over => no(
+                "it does not have this session: it is another server, it was not started with the --keep directory of the \
+                 first, or the session has ended there",
+            ),
             None => no(
                 "there is no such session to join, or it has too many connections; it may have ended with its last connection",
             ),
@@ -183,4 +190,22 @@ fn admit(hello: &Hello, host: &Host<'_>) -> Result<Guest, NoGuest> {
             Err(e) => no(format!("the session's files could not be made: {e}")),
         },
     }
+}
+
+/// Lets the client clone, take over or join the session that its HELLO names. Returns `None` if there is no such
+/// session.
+fn join(hello: &Hello, host: &Host<'_>, owner: SessionOwner) -> Result<Option<Membership>, NoGuest> {
+    let Host { registry, socket, .. } = host;
+    if hello.clone {
+        return Ok(registry.open_clone(owner, hello.session, &hello.token, socket)?);
+    }
+    if !hello.takes_over {
+        return Ok(registry.join(hello.session, &hello.token, hello.slot_size, socket));
+    }
+    // A client that waited for this server may have given the connection up and made another. The session is that
+    // connection's.
+    if !socket.is_open() {
+        return Err(LinkError::Closed.into());
+    }
+    Ok(registry.take_over(hello.session, &hello.token, hello.slot_size, socket)?)
 }

@@ -12,6 +12,7 @@
 //!   clients map files of the server.
 //! - `listen`, `greeting`: accepting connections, and their handshake; `account`: what each session holds and
 //!   transfers, and its quota.
+//! - `keep`: sessions that outlive a planned restart of the server, in files of a directory.
 //! - `turns`: fair service; `upkeep`: rates, and returning memory to the system.
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,7 @@ mod door;
 mod extents;
 mod greeting;
 mod host;
+mod keep;
 mod listen;
 mod memory;
 mod named;

@@ -1,6 +1,6 @@
 //! Accepts connections, starts one thread for each connection, and stops the server in an orderly way.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hanare_wire::LinkError;
-use hanare_wire::frame::Kind;
-use hanare_wire::handshake::send_control;
+use hanare_wire::frame::{Kind, REFUSED_FOR_NOW};
+use hanare_wire::handshake::{control_header, random, send_control};
 use hanare_wire::inbox::Inbox;
 use hanare_wire::socket::Socket;
 use hanare_wire::{Endpoint, Key};
@@ -22,6 +22,7 @@ use rustix::io::Errno;
 use crate::connection::{ServerState, serve};
 use crate::door::Door;
 use crate::greeting::{CLOSING_WAIT, Host, NoGuest, greet};
+use crate::keep::Keep;
 use crate::memory::{Available, BLOCK_BYTES};
 use crate::named::Named;
 use crate::peer::{self, Ends};
@@ -73,14 +74,17 @@ pub struct ServerConfig {
     pub client_quota: Option<u64>,
     /// Time for which the server keeps unused memory before it returns the memory to the system.
     pub keep_free: Duration,
+    /// The directory in which the server keeps its sessions when it stops, and from which it takes them back when it
+    /// starts. With `None`, all sessions end with the server.
+    pub keep: Option<PathBuf>,
     /// Receives the lines of the server's log.
     pub log: Log,
 }
 
 impl ServerConfig {
     /// Returns settings with these addresses, this memory limit, and default values for the rest. The default spill
-    /// margin is 1 GiB. By default there is no check of the system's memory, no spill directory, no key, no quota and
-    /// no log.
+    /// margin is 1 GiB. By default there is no check of the system's memory, no spill directory, no key, no quota, no
+    /// kept session and no log.
     pub fn new(listen: Vec<Endpoint>, memory: u64) -> ServerConfig {
         ServerConfig {
             listen,
@@ -93,6 +97,7 @@ impl ServerConfig {
             connections_max: 1024,
             client_quota: None,
             keep_free: Duration::from_secs(10),
+            keep: None,
             log: Arc::new(|_| {}),
         }
     }
@@ -131,6 +136,26 @@ pub enum ServerError {
         /// The directory.
         path: PathBuf,
         /// The system's error.
+        source: io::Error,
+    },
+    /// The directory for kept sessions cannot be used.
+    #[error("cannot use {path} for kept sessions: {source}; give --keep a directory of this server alone")]
+    Keep {
+        /// The directory.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Not all sessions could be kept when the server stopped.
+    #[error("{lost} of {all} sessions could not be kept in {path}, and their programs end: {source}")]
+    NotKept {
+        /// The directory.
+        path: PathBuf,
+        /// The number of sessions that are lost.
+        lost: usize,
+        /// The number of sessions that were to be kept.
+        all: usize,
+        /// The first error.
         source: io::Error,
     },
     /// A call of the operating system failed.
@@ -220,6 +245,7 @@ pub struct Server {
     key: Option<Key>,
     connections_max: usize,
     keep_free: Duration,
+    keep: Option<Keep>,
     log: Log,
 }
 
@@ -248,6 +274,16 @@ impl Server {
             ),
             None => None,
         };
+        let keep = match config.keep {
+            Some(path) => Some(Keep::open(&path).map_err(|source| ServerError::Keep { path, source })?),
+            None => None,
+        };
+        let server_id = match &keep {
+            Some(keep) => keep.server_id(),
+            None => {
+                random().map_err(|e| ServerError::Io { what: "getting random bytes", source: io::Error::other(e) })?
+            }
+        };
         let mut listeners = Vec::new();
         for endpoint in &config.listen {
             listeners.push(listen(endpoint, config.key.is_some())?);
@@ -264,6 +300,8 @@ impl Server {
             spinners: Spinners::new(),
             turns: Turns::new(),
             spin: config.spin,
+            server_id,
+            keeps: keep.is_some(),
         };
         Ok(Server {
             listeners,
@@ -271,6 +309,7 @@ impl Server {
             key: config.key,
             connections_max: config.connections_max,
             keep_free: config.keep_free,
+            keep,
             log: config.log,
         })
     }
@@ -290,22 +329,35 @@ impl Server {
         StopHandle { stop: Arc::clone(&self.state.stop), registry: Arc::clone(&self.state.registry) }
     }
 
-    /// Serves until the server is stopped.
+    /// Serves until the server is stopped. Takes kept sessions back before it accepts clients, and keeps its sessions at
+    /// its end.
+    ///
+    /// # Errors
+    /// [`ServerError`] says what failed. If not all sessions could be kept, the other sessions are kept.
     pub fn run(self) -> Result<(), ServerError> {
+        if let Some(keep) = &self.keep {
+            let restored = keep.restore(&self.state, &self.log);
+            let restored = restored.map_err(|source| ServerError::Keep { path: keep.path().to_owned(), source })?;
+            if !restored {
+                return Ok(());
+            }
+        }
         let mut running: Vec<Running> = Vec::new();
-        let (state, keep_free) = (Arc::clone(&self.state), self.keep_free);
-        let upkeep =
-            std::thread::Builder::new().name("hanare-upkeep".into()).spawn(move || upkeep::run(&state, keep_free));
+        let (state, keep_free, log) = (Arc::clone(&self.state), self.keep_free, Arc::clone(&self.log));
+        let upkeep = std::thread::Builder::new()
+            .name("hanare-upkeep".into())
+            .spawn(move || upkeep::run(&state, keep_free, &log));
         let upkeep = upkeep.map_err(|source| ServerError::Io { what: "starting a thread", source })?;
         let result = self.accept_until_stopped(&mut running);
-        let Server { listeners, state, .. } = self;
+        let Server { listeners, state, keep, log, .. } = self;
         drop(listeners);
         // The connections must also end if the accept loop ended with an error.
         state.stop.stop();
-        drain(running);
+        drain(running, &state.stop);
         // `join` fails only if the upkeep thread panicked. The panic has been reported on stderr.
         let _ = upkeep.join();
-        result
+        let kept = keep.map_or(Ok(()), |keep| keep.save(&state.registry.take_held(), &log));
+        result.and(kept)
     }
 
     fn accept_until_stopped(&self, running: &mut Vec<Running>) -> Result<(), ServerError> {
@@ -388,7 +440,8 @@ fn drop_a_stranger(running: &mut Vec<Running>) -> bool {
 
 /// Refuses a connection for lack of room, and sends the client `reason`. Runs in the accepting thread.
 fn turn_away(socket: &Socket, reason: &str) {
-    if send_control(socket, Kind::Refused, 0, reason.as_bytes()).is_ok() {
+    let header = control_header(Kind::Refused, 0, REFUSED_FOR_NOW, reason.as_bytes()).encode();
+    if socket.send_all(&[IoSlice::new(&header), IoSlice::new(reason.as_bytes())]).is_ok() {
         socket.finish(TURNING_AWAY);
     }
 }
@@ -397,7 +450,7 @@ fn turn_away(socket: &Socket, reason: &str) {
 fn connection_life(
     state: &ServerState,
     key: Option<&Key>,
-    socket: &Socket,
+    socket: &Arc<Socket>,
     ends: Option<Ends>,
     is_welcome: &AtomicBool,
 ) -> Result<(), String> {
@@ -410,8 +463,9 @@ fn connection_life(
         return Err(format!("refused: {reason}"));
     }
     let mut inbox = Inbox::default();
-    let host = Host { key, store: &state.store, registry: &state.registry, is_unix: ends.is_none() };
-    match greet(socket, &mut inbox, &host) {
+    let (store, registry, server_id) = (&state.store, &state.registry, state.server_id);
+    let host = Host { key, store, registry, socket, server_id, is_unix: ends.is_none() };
+    match greet(&mut inbox, &host) {
         Ok(guest) => {
             is_welcome.store(true, Release);
             serve(state, socket, inbox, guest).map_err(|e| e.to_string())
@@ -448,12 +502,13 @@ fn check_user(ends: Ends) -> Result<(), String> {
 }
 
 /// Waits up to [`DRAIN`] until all connections have ended. Then shuts the remaining connections down.
-fn drain(mut running: Vec<Running>) {
+fn drain(mut running: Vec<Running>, stop: &Stop) {
     let end = Instant::now() + DRAIN;
     while !running.is_empty() && Instant::now() < end {
         running.retain(|connection| !connection.thread.is_finished());
         std::thread::sleep(DRAIN_STEP);
     }
+    stop.sever();
     for connection in running {
         connection.socket.sever();
         // `join` fails only if the connection's thread panicked. The panic has been reported on stderr.

@@ -1,13 +1,15 @@
 //! A session: the far space of one client process. All connections of the session use the same far space.
 
 use std::fs::File;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hanare_wire::payload::TOKEN_BYTES;
 
 use crate::account::Account;
-use crate::pool::{NoSlot, Run, Taken};
+use crate::pool::{Group, NoSlot, Place, Run, Taken};
 use crate::shared::Store;
 use crate::table::Table;
 
@@ -28,6 +30,10 @@ pub(crate) struct Session {
     pub(crate) slot_size: u32,
     account: Arc<Account>,
     table: Mutex<Table>,
+    /// How often a connection has taken the session over.
+    takeovers: AtomicU64,
+    /// Whether the registry holds the session. The registry changes this under its lock.
+    held: AtomicBool,
 }
 
 impl Session {
@@ -39,17 +45,69 @@ impl Session {
         account: Arc<Account>,
     ) -> Session {
         let table = Mutex::new(Table::new(store, slot_size, Arc::clone(&account)));
-        Session { id, token, slot_size, account, table }
+        Session::with(id, token, slot_size, account, table)
+    }
+
+    fn with(id: u64, token: [u8; TOKEN_BYTES], slot_size: u32, account: Arc<Account>, table: Mutex<Table>) -> Session {
+        Session { id, token, slot_size, account, table, takeovers: AtomicU64::new(0), held: AtomicBool::new(false) }
     }
 
     /// Makes a session that begins with the contents of this session.
     pub(crate) fn cloned(&self, id: u64, token: [u8; TOKEN_BYTES], account: Arc<Account>) -> Session {
         let table = Mutex::new(self.table().cloned(Arc::clone(&account)));
-        Session { id, token, slot_size: self.slot_size, account, table }
+        Session::with(id, token, self.slot_size, account, table)
+    }
+
+    /// Makes an empty session of this session's family.
+    pub(crate) fn beside(&self, id: u64, token: [u8; TOKEN_BYTES], account: Arc<Account>) -> Session {
+        let table = Mutex::new(self.table().beside(Arc::clone(&account)));
+        Session::with(id, token, self.slot_size, account, table)
     }
 
     pub(crate) fn account(&self) -> &Arc<Account> {
         &self.account
+    }
+
+    pub(crate) fn takeovers(&self) -> u64 {
+        self.takeovers.load(Acquire)
+    }
+
+    pub(crate) fn take_over(&self) {
+        self.takeovers.fetch_add(1, AcqRel);
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.load(Relaxed)
+    }
+
+    pub(crate) fn set_held(&self, held: bool) {
+        self.held.store(held, Relaxed);
+    }
+
+    /// Returns a number that all sessions of one family have, and no other session at the same time.
+    pub(crate) fn family(&self) -> usize {
+        self.table().family()
+    }
+
+    /// Returns the numbers of the groups that hold any slot, in ascending order.
+    pub(crate) fn groups(&self) -> Vec<u64> {
+        self.table().groups()
+    }
+
+    /// Returns the places of a group, and the bits of those that another session holds too.
+    pub(crate) fn group(&self, number: u64) -> (Group, u64) {
+        self.table().group(number)
+    }
+
+    /// Makes this session hold a slot that `other`, a session of the same family, holds. Returns false if `other` does
+    /// not hold it.
+    pub(crate) fn share_with(&self, other: &Session, slot: u64) -> bool {
+        let place = other.table().place(slot);
+        if place == Place::Absent || other.family() != self.family() {
+            return false;
+        }
+        self.table().share(slot, place);
+        true
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {

@@ -79,6 +79,7 @@ impl Store {
         self.spill.as_ref().map_or(0, |dir| dir.free_bytes())
     }
 
+    /// Returns the status of a server with `sessions` open sessions, without the server's identity.
     pub(crate) fn status(&self, sessions: u64) -> Status {
         let (memory_bytes, memory_free_bytes) = self.memory.used_and_free_bytes();
         Status {
@@ -99,6 +100,7 @@ impl Store {
             uptime_ms: u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX),
             release: pack_release(env!("CARGO_PKG_VERSION")),
             is_short_of_memory: self.memory.is_short().into(),
+            server_id: 0,
         }
     }
 }
@@ -131,6 +133,8 @@ impl Spinners {
 /// The signal that makes every thread of the server end. The descriptor is readable from the signal on.
 pub(crate) struct Stop {
     flag: AtomicBool,
+    /// Set before the server shuts connections down that do not end by themselves.
+    severs: AtomicBool,
     event: OwnedFd,
 }
 
@@ -138,7 +142,7 @@ impl Stop {
     pub(crate) fn new() -> rustix::io::Result<Stop> {
         use rustix::event::EventfdFlags;
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Stop { flag: AtomicBool::new(false), event })
+        Ok(Stop { flag: AtomicBool::new(false), severs: AtomicBool::new(false), event })
     }
 
     pub(crate) fn stop(&self) {
@@ -150,6 +154,15 @@ impl Stop {
 
     pub(crate) fn is_stopping(&self) -> bool {
         self.flag.load(Acquire)
+    }
+
+    /// Records that the stopping server shuts connections down from now on.
+    pub(crate) fn sever(&self) {
+        self.severs.store(true, Release);
+    }
+
+    pub(crate) fn severs(&self) -> bool {
+        self.severs.load(Acquire)
     }
 }
 

@@ -52,11 +52,46 @@ impl Table {
         Table { pool: Arc::clone(&self.pool), account, slot_size: self.slot_size, groups }
     }
 
+    /// Makes an empty table on the same pool.
+    pub(crate) fn beside(&self, account: Arc<Account>) -> Table {
+        Table { pool: Arc::clone(&self.pool), account, slot_size: self.slot_size, groups: HashMap::new() }
+    }
+
+    /// Returns a number that all tables on one pool have, and no other table at the same time.
+    pub(crate) fn family(&self) -> usize {
+        Arc::as_ptr(&self.pool) as usize
+    }
+
+    /// Returns the numbers of the groups, in ascending order.
+    pub(crate) fn groups(&self) -> Vec<u64> {
+        let mut numbers: Vec<u64> = self.groups.keys().copied().collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// Returns the places of a group, and the bits of those that another table holds too.
+    pub(crate) fn group(&self, number: u64) -> (Group, u64) {
+        let Some(group) = self.groups.get(&number) else { return ([Place::Absent; GROUP as usize], 0) };
+        let pool = locked(&self.pool);
+        let is_shared = |place: Place| place != Place::Absent && (is_common(group) || pool.is_shared(place));
+        let shared = group.iter().rev().fold(0, |bits, place| bits << 1 | u64::from(is_shared(*place)));
+        (**group, shared)
+    }
+
+    /// Makes the session hold a slot that another session of the family holds at `place`.
+    pub(crate) fn share(&mut self, slot: u64, place: Place) {
+        let mut pool = locked(&self.pool);
+        pool.share(place);
+        let old = replace(&mut self.groups, &mut pool, slot, place);
+        self.uncharge(old);
+        self.account.charge(1, self.spilled_bytes(place));
+    }
+
     fn spilled_bytes(&self, place: Place) -> u64 {
         if matches!(place, Place::Spill { .. }) { self.slot_size as u64 } else { 0 }
     }
 
-    fn place(&self, slot: u64) -> Place {
+    pub(crate) fn place(&self, slot: u64) -> Place {
         self.groups.get(&(slot / GROUP)).map_or(Place::Absent, |group| group[(slot % GROUP) as usize])
     }
 

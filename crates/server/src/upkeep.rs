@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::connection::ServerState;
+use crate::listen::Log;
 
 /// The longest pause between two rounds.
 const ROUND: Duration = Duration::from_secs(1);
@@ -19,8 +20,8 @@ const BLOCKS_A_ROUND: usize = 128;
 const TRIMMED_A_ROUND: usize = 16;
 
 /// Does rounds until the server stops. A round gives memory that stayed free for `keep_free` back to the system, or all
-/// free memory while the machine is short of it.
-pub(crate) fn run(state: &Arc<ServerState>, keep_free: Duration) {
+/// free memory while the machine is short of it. It also ends kept sessions whose clients have not come back in time.
+pub(crate) fn run(state: &Arc<ServerState>, keep_free: Duration, log: &Log) {
     let round = (keep_free / 2).clamp(ROUND_MIN, ROUND);
     let mut last = Instant::now();
     while !state.stop.is_stopping() {
@@ -37,6 +38,9 @@ pub(crate) fn run(state: &Arc<ServerState>, keep_free: Duration) {
         last = Instant::now();
         state.store.tick(elapsed);
         state.registry.tick(elapsed);
+        for session in state.registry.end_unclaimed(last) {
+            log(&format!("session {session} has ended, for its client has not come back"));
+        }
         let keep_free = if state.store.memory.is_short() { Duration::ZERO } else { keep_free };
         state.store.memory.shrink(keep_free, BLOCKS_A_ROUND);
         let mut left = TRIMMED_A_ROUND;

@@ -131,7 +131,9 @@ fn connect(server: &TestServer) -> TcpStream {
 fn hello_payload(role: Role, session: u64, token: [u8; 16]) -> Vec<u8> {
     let slot_size = if role == Role::Control { 0 } else { 4096 };
     let client = Identity::unknown();
-    Hello { role, payload_crc: false, clone: false, slot_size, session, token, client }.encode().to_vec()
+    Hello { role, payload_crc: false, clone: false, takes_over: false, slot_size, session, token, client }
+        .encode()
+        .to_vec()
 }
 
 fn hello(stream: &mut TcpStream, role: Role, session: u64, token: [u8; 16]) {
@@ -270,7 +272,7 @@ fn more_connections_than_allowed_are_turned_away() {
     let server = TestServer::start_with(8 * MIB, |config| config.connections_max = 2);
     let mut client = Client::open(&server.tcp, 4096);
     let error = fetch_status(&server.tcp, None, SOON).expect_err("no room");
-    assert!(matches!(&error, LinkError::Refused { reason } if reason.contains("in use")), "{error:?}");
+    assert!(matches!(&error, LinkError::Busy { reason } if reason.contains("in use")), "{error:?}");
     client.write(0, &page(0, 0)).expect("an answer");
     drop(client);
     let end = Instant::now() + SOON;

@@ -15,19 +15,20 @@ pub use hanare_paging::policy::POLICIES;
 pub use hanare_paging::prefetch::PREFETCHERS;
 pub use hanare_paging::{Info, Space, SpecError, names};
 use hanare_paging::{policy, prefetch};
-use hanare_sys::features::{Disabled, FeaturesError};
+use hanare_sys::features::Disabled;
 use hanare_wire::Endpoint;
-use thiserror::Error;
 
+mod error;
 pub mod fits;
 pub mod hostfile;
 mod seal;
 mod values;
 
+pub use error::SettingsError;
 pub use seal::Seal;
 pub use values::{
-    Local, Mode, Overcommit, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, TIMEOUT_MAX_S, ValueError, format_far,
-    format_near, format_size, parse_far, parse_name, parse_near, parse_servers, parse_size,
+    Local, Mode, OnLoss, Overcommit, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, TIMEOUT_MAX_S, ValueError,
+    format_far, format_near, format_size, parse_far, parse_name, parse_near, parse_servers, parse_size,
 };
 use values::{parse_number, parse_reserve};
 
@@ -50,57 +51,6 @@ pub const DEFAULT_TRACE_BYTES: u64 = 256 << 20;
 pub const DEFAULT_POLICY: &str = "auto";
 /// Default of `HANARE_PREFETCH`: the name of the prefetcher.
 pub const DEFAULT_PREFETCH: &str = "auto";
-
-/// Why the settings as a whole were refused.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum SettingsError {
-    /// A required variable is missing.
-    #[error("{0} is not set; start the program with 'hanare run', which sets it")]
-    Missing(&'static str),
-    /// A variable holds bytes that are not text.
-    #[error("{0} is not valid UTF-8; set it to plain text")]
-    NotText(&'static str),
-    /// A variable holds a value that does not parse.
-    #[error("{variable}: {source}")]
-    Value {
-        /// The variable.
-        variable: &'static str,
-        /// What is wrong with the variable's value.
-        source: ValueError,
-    },
-    /// The budget of local memory cannot hold two pages.
-    #[error(
-        "the local budget of {given} is below two pages of {page}; give at least --local {least}, better 64M or more",
-        given = format_size(*given), page = format_size(*page), least = format_size(2 * *page)
-    )]
-    Budget {
-        /// The budget that the user gave, in bytes.
-        given: u64,
-        /// Page size in bytes.
-        page: u64,
-    },
-    /// The name or a parameter of the policy or prefetcher is invalid.
-    #[error(transparent)]
-    Choice(#[from] SpecError),
-    /// `HANARE_DISABLE` names an unknown feature.
-    #[error(transparent)]
-    Disable(#[from] FeaturesError),
-    /// The settings name no memory server, so evicted pages could not be stored.
-    #[error("no memory server is named; set HANARE_SERVERS or HANARE_PRIVATE, or start with 'hanare run'")]
-    NoServer,
-    /// The settings name more servers than a run may use.
-    #[error("{given} memory servers are named; a run uses {most} at most: name fewer, with more memory each")]
-    Servers {
-        /// The number of servers given.
-        given: usize,
-        /// The largest number of servers allowed.
-        most: usize,
-    },
-    /// The settings name a server twice. The server's capacity would count twice, so the program could allocate more
-    /// memory than the servers can store.
-    #[error("memory server {0} is named twice; name it once, with =SIZE if it is to hold more than its part")]
-    Twice(Endpoint),
-}
 
 /// The settings that a process needs before all others. [`Settings`] explains each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,6 +109,8 @@ pub struct Settings {
     pub seal: Seal,
     /// `HANARE_TIMEOUT`: the longest wait for a silent server, in seconds.
     pub timeout_s: u32,
+    /// `HANARE_ON_LOSS`: what a run does that has lost a memory server.
+    pub on_loss: OnLoss,
     /// `HANARE_TRACE`: absolute path of the file into which the run is recorded. The file exists and is empty.
     pub trace: Option<PathBuf>,
     /// `HANARE_TRACE_BYTES`: largest size of the file `trace`, in bytes.
@@ -189,6 +141,7 @@ impl Settings {
             key_file: None,
             seal: Seal::Auto,
             timeout_s: DEFAULT_TIMEOUT_S,
+            on_loss: OnLoss::End,
             trace: None,
             trace_bytes: DEFAULT_TRACE_BYTES,
         }
@@ -269,6 +222,7 @@ impl Settings {
         set(&mut settings.overcommit, vars.value("HANARE_OVERCOMMIT", Overcommit::from_str)?);
         set(&mut settings.seal, vars.value("HANARE_SEAL", Seal::from_str)?);
         set(&mut settings.reserve, vars.value("HANARE_RESERVE", parse_reserve)?);
+        set(&mut settings.on_loss, vars.value("HANARE_ON_LOSS", OnLoss::from_str)?);
         settings.stats_fd =
             vars.value("HANARE_STATS_FD", |text| parse_number(text, 0, i32::MAX as u64))?.map(|n| n as i32);
         settings.stats_pid =
@@ -352,6 +306,7 @@ impl Settings {
             ("HANARE_OVERCOMMIT", self.overcommit.to_string()),
             ("HANARE_RESERVE", format_size(self.reserve)),
             ("HANARE_TIMEOUT", self.timeout_s.to_string()),
+            ("HANARE_ON_LOSS", self.on_loss.to_string()),
             ("HANARE_TRACE_BYTES", format_size(self.trace_bytes)),
         ];
         if !self.servers.is_empty() {
@@ -379,7 +334,7 @@ impl Settings {
 
     /// Every variable that [`Settings::from_env`] reads. A program that starts a run can clear inherited values of
     /// these variables.
-    pub const VARIABLES: [&'static str; 21] = [
+    pub const VARIABLES: [&'static str; 22] = [
         "HANARE_LOCAL",
         "HANARE_PRIVATE",
         "HANARE_SERVERS",
@@ -398,6 +353,7 @@ impl Settings {
         "HANARE_KEY_FILE",
         "HANARE_SEAL",
         "HANARE_TIMEOUT",
+        "HANARE_ON_LOSS",
         "HANARE_SEED",
         "HANARE_TRACE",
         "HANARE_TRACE_BYTES",
@@ -574,6 +530,7 @@ mod tests {
             far in prop_oneof![Just(0), Just(FAR_LARGE), 1_usize..1 << 30],
             near in prop_oneof![Just(0), Just(DEFAULT_NEAR), 1_u64 << 20..1 << 40],
             statics: bool,
+            waits: bool,
             stats_fd in proptest::option::of(0_i32..1000),
             timeout_s in 1_u32..=3600,
         ) {
@@ -587,6 +544,7 @@ mod tests {
             settings.stats_fd = stats_fd;
             settings.stats_pid = stats_fd.map(|fd| fd + 1);
             settings.timeout_s = timeout_s;
+            settings.on_loss = if waits { OnLoss::Wait } else { OnLoss::End };
             settings.private = Some("/tmp/dir/socket".into());
             settings.servers = vec![
                 ServerSpec { endpoint: Endpoint::Tcp("h:1".to_owned()), capacity },

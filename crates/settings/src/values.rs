@@ -47,6 +47,9 @@ pub enum ValueError {
     /// The text is not a value of `HANARE_OVERCOMMIT`.
     #[error("'{0}' is not a way to overcommit; give heuristic, always or never")]
     NotAnOvercommit(String),
+    /// The text does not say what to do when a server is lost.
+    #[error("'{0}' is not what a run does when it loses a memory server; give end or wait")]
+    NotOnLoss(String),
     /// The text is neither `on` nor `off`.
     #[error("'{0}' is neither on nor off")]
     NotASwitch(String),
@@ -211,6 +214,36 @@ impl fmt::Display for Overcommit {
             Overcommit::Heuristic => "heuristic",
             Overcommit::Always => "always",
             Overcommit::Never => "never",
+        })
+    }
+}
+
+/// What a run does that has lost a memory server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnLoss {
+    /// Ends at once.
+    End,
+    /// Waits until the server is back with the same pages.
+    Wait,
+}
+
+impl FromStr for OnLoss {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text {
+            "end" => Ok(OnLoss::End),
+            "wait" => Ok(OnLoss::Wait),
+            _ => Err(ValueError::NotOnLoss(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for OnLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            OnLoss::End => "end",
+            OnLoss::Wait => "wait",
         })
     }
 }

@@ -56,6 +56,34 @@ impl Kind {
         matches!(self, Kind::Remote(_))
     }
 
+    /// Makes a store on memory servers wait for a server that is lost, until the server is back with the same session. The
+    /// caller of [`Remote::send`] asks for the lines that say so ([`Remote::notice`]).
+    #[must_use]
+    pub fn waiting(self) -> Self {
+        match self {
+            Kind::Slots(slots) => Kind::Slots(slots),
+            Kind::Remote(remote) => Kind::Remote(Box::new(remote.waiting())),
+        }
+    }
+
+    /// Checks whether the store waits for a lost server.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        match self {
+            Kind::Slots(_) => false,
+            Kind::Remote(remote) => remote.is_waiting(),
+        }
+    }
+
+    /// Returns how often the store began or ended to wait for a lost server.
+    #[must_use]
+    pub fn turns(&self) -> u32 {
+        match self {
+            Kind::Slots(_) => 0,
+            Kind::Remote(remote) => remote.turns(),
+        }
+    }
+
     /// Returns the silence after which a server counts as lost.
     #[must_use]
     pub fn silent(&self) -> Duration {

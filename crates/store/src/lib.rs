@@ -31,7 +31,7 @@ pub use error::{EXIT_FULL, EXIT_LOST, StoreError};
 pub use guard::GuardError;
 pub use kind::{Kind, Links};
 pub use open::{OpenError, Target};
-pub use remote::{EXTENT_BYTES, Opened, Remote, Sender, Shape};
+pub use remote::{EXTENT_BYTES, Notice, Opened, Remote, Sender, Shape};
 pub use slots::{Slots, SlotsError};
 
 /// A store of evicted pages.

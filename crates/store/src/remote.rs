@@ -25,6 +25,7 @@ use crate::guard::{Damaged, Guard, GuardError};
 use crate::placement::Placement;
 use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Telling, Turn, Words, Write};
 
+mod again;
 mod bits;
 mod places;
 mod room;
@@ -32,12 +33,16 @@ mod room;
 mod tests;
 mod writer;
 
+pub use again::Notice;
+use again::Presence;
 pub use places::Shape;
 use places::{Places, WriteBack};
 pub use writer::Sender;
 
 /// The maximum number of reads in flight on one link.
 const READS_MAX: usize = 1024;
+/// The maximum number of reads that a link records: those in flight, and one whose page did not arrive as a whole.
+const EXPECTED_MAX: usize = READS_MAX + 1;
 /// The maximum number of write-backs that a sender removes from its queue at once.
 const WRITES_AT_ONCE: usize = 256;
 /// The maximum length of a placement extent in bytes. A placement extent is a range of far memory that is on one server
@@ -61,6 +66,7 @@ struct Server {
     requests: LockCell<Requests>,
     replies: LockCell<Replies>,
     reads_in_flight: AtomicU32,
+    presence: Presence,
     /// The time of the last reply on the clock of [`Remote::awake`].
     last_reply_ns: AtomicU64,
     /// A futex word. It is incremented when something waits to be sent to this server, and the server's sender is
@@ -96,6 +102,8 @@ pub struct Remote {
     unit_bytes: usize,
     extent_bytes: usize,
     silent: Duration,
+    /// Whether the run waits for a server that is lost.
+    waits: bool,
     /// Servers may be stopped together with this process. Their silence is measured on this clock.
     awake: AwakeClock,
 }
@@ -123,9 +131,10 @@ impl Server {
             info,
             options,
             link_fd: link.as_fd().as_raw_fd(),
-            requests: LockCell::new(Requests { link, expected: VecDeque::with_capacity(READS_MAX) }),
+            requests: LockCell::new(Requests { link, expected: VecDeque::with_capacity(EXPECTED_MAX) }),
             replies: LockCell::new(Replies { link: replies, bounce }),
             reads_in_flight: AtomicU32::new(0),
+            presence: Presence::default(),
             last_reply_ns: AtomicU64::new(0),
             wait_word: AtomicU32::new(0),
             writes_in_flight: AtomicU32::new(0),
@@ -134,6 +143,11 @@ impl Server {
             room_known_ns: AtomicU64::new(now_ns()),
         };
         (server, writer)
+    }
+
+    /// Checks whether a page is expected on the link. A link that is lost is readable without a page.
+    fn is_arriving(&self) -> bool {
+        self.reads_in_flight.load(Acquire) > 0 && !self.presence.is_lost()
     }
 }
 
@@ -182,7 +196,7 @@ impl Remote {
         let awake = AwakeClock::new();
         let unit_bytes = shape.unit_bytes;
         let guard = Guard::new(shape.units, unit_bytes, shape.sealed)?;
-        Ok((Self { servers, places, guard, unit_bytes, extent_bytes, silent, awake }, senders))
+        Ok((Self { servers, places, guard, unit_bytes, extent_bytes, silent, waits: false, awake }, senders))
     }
 
     // ---- fork -------------------------------------------------------------------------------------------------------
@@ -197,9 +211,10 @@ impl Remote {
             })
     }
 
-    /// Clones the sessions for a child that is about to be forked. No read or write may be in progress.
+    /// Clones the sessions for a child that is about to be forked. No read or write may be in progress. Waits for a
+    /// server that is lost, if the run waits for it.
     pub(crate) fn share(&self) -> Result<Vec<Session>, LinkError> {
-        self.servers.iter().map(|server| Session::open_clone(&server.info, &server.options)).collect()
+        (0..self.servers.len()).map(|index| self.share_one(index)).collect()
     }
 
     /// Makes the child's store, with the same pages, on the child's own sessions. Returns the store with its senders,
@@ -251,9 +266,15 @@ impl Remote {
         match wait {
             Wait::Now => {}
             Wait::Spin { iterations } => (0..iterations).for_each(|_| std::hint::spin_loop()),
+            Wait::Block { timeout } if !self.servers.iter().any(Server::is_arriving) => {
+                // All servers on which a page is expected are lost.
+                let lost = self.servers.iter().find(|server| server.presence.is_lost());
+                lost.iter().for_each(|server| server.presence.nap(Wait::Block { timeout }));
+            }
             Wait::Block { timeout } => {
-                let reading = self.servers.iter().filter(|server| server.reads_in_flight.load(Acquire) > 0);
-                // SAFETY: links stay open until the process ends, so the descriptor is valid.
+                let reading = self.servers.iter().filter(|server| server.is_arriving());
+                // SAFETY: a link that is replaced hands its number on, and links stay open until the process ends. So
+                // the descriptor is valid.
                 let links = reading.map(|server| unsafe { BorrowedFd::borrow_raw(server.link_fd) });
                 // Ignored: if the wait fails, the caller checks the links again at once.
                 let (Ok(()) | Err(_)) = ready::wait_readable(links, timeout);
@@ -276,8 +297,9 @@ impl Remote {
     /// sleep only after a poll has found nothing, because bytes that were already received do not make the link
     /// readable.
     pub(crate) fn arriving(&self) -> Option<BorrowedFd<'_>> {
-        let server = self.servers.iter().find(|server| server.reads_in_flight.load(Acquire) > 0)?;
-        // SAFETY: links stay open until the process ends, so the descriptor is valid.
+        let server = self.servers.iter().find(|server| server.is_arriving())?;
+        // SAFETY: a link that is replaced hands its number on, and links stay open until the process ends. So the
+        // descriptor is valid.
         Some(unsafe { BorrowedFd::borrow_raw(server.link_fd) })
     }
 
@@ -286,11 +308,17 @@ impl Remote {
         let server = &self.servers[index];
         let lost = |source| self.lost(index, source);
         let Some(mut replies) = server.replies.try_lock() else { return Ok(Received::Busy) };
+        if server.presence.is_lost() {
+            drop(replies);
+            server.presence.nap(wait);
+            return Ok(Received::Nothing);
+        }
         let Replies { link, bounce } = &mut *replies;
         let looked_ns = now_ns();
-        let Some(header) = link.try_header(wait).map_err(lost)? else {
-            self.check_reads(index, looked_ns)?;
-            return Ok(Received::Nothing);
+        let header = match link.try_header(wait) {
+            Ok(Some(header)) => header,
+            Ok(None) => return self.check_reads(index, looked_ns).map(|()| Received::Nothing),
+            Err(source) => return self.loses(index, source).map(|()| Received::Nothing),
         };
         let expected = server.requests.lock().expected.pop_front();
         let Some(read) = expected.filter(|read| header.tag == u64::from(read.page.0) && header.len == read.bytes)
@@ -303,7 +331,11 @@ impl Remote {
         // SAFETY: `to` has `len` bytes. `to` is memory of the taker that no other code accesses, or it is the bounce
         // buffer. The lock held here protects that buffer.
         let into = unsafe { std::slice::from_raw_parts_mut(to, len) };
-        link.receive_payload(into).map_err(lost)?;
+        if let Err(source) = link.receive_payload(into) {
+            // If the server comes back, the page is asked for again, before those behind it.
+            server.requests.lock().expected.push_front(read);
+            return self.loses(index, source).map(|()| Received::Nothing);
+        }
         let opened = self.guard.open(read.page.0, into);
         match place {
             _ if opened.is_err() => {}
@@ -372,7 +404,7 @@ impl Remote {
         let is_asked =
             || server.requests.try_lock().is_some_and(|requests| !requests.expected.is_empty() && is_silent());
         // The first check acquires no lock. Otherwise each check would delay threads that request pages.
-        if is_silent() && is_asked() { Err(self.lost_in_silence(index)) } else { Ok(()) }
+        if is_silent() && is_asked() { self.loses(index, self.silence()) } else { Ok(()) }
     }
 
     /// Checks whether a server that has owed an answer since `last_ns` (on the clock of `awake`) is silent. The caller
@@ -382,8 +414,8 @@ impl Remote {
         self.awake.has_passed(self.silent.as_nanos() as u64, last_ns, looked_ns)
     }
 
-    fn lost_in_silence(&self, index: usize) -> StoreError<'_> {
-        self.lost(index, LinkError::Silent { seconds: self.silent.as_secs() as u32 })
+    fn silence(&self) -> LinkError {
+        LinkError::Silent { seconds: self.silent.as_secs() as u32 }
     }
 
     fn full(&self) -> StoreError<'_> {
@@ -406,8 +438,13 @@ impl Store for Remote {
         }
         server.reads_in_flight.fetch_add(1, AcqRel);
         requests.expected.push_back(*read);
+        if server.presence.is_lost() {
+            return Ok(Begun::Later);
+        }
         let tag = u64::from(read.page.0);
-        requests.link.request(tag, offset, read.bytes).map_err(|source| self.lost(index, source))?;
+        if let Err(source) = requests.link.request(tag, offset, read.bytes) {
+            return self.loses(index, source).map(|()| Begun::Later);
+        }
         // The server's silence counts from the end of sending, because sending may take long.
         if requests.expected.len() == 1 {
             server.last_reply_ns.store(self.awake.now_ns(), Relaxed);

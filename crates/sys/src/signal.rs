@@ -19,7 +19,7 @@ pub use executing::Executing;
 pub(crate) use held::deliver_at_return;
 pub use held::{block, blocked, forget_waiting, jump, keep_masks, note_blocked, open, take_waiting, waiting};
 use mask::set_kernels_mask;
-pub use mask::{SignalMask, SignalWatch, Unblocked, Uncancelled};
+pub use mask::{SignalMask, SignalWatch, Unblocked, Uncancelled, end_by_default};
 pub(crate) use mask::{keep_open, kept_open};
 
 /// The reasons why a handler could not be installed.

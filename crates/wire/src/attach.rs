@@ -81,6 +81,7 @@ impl Attachment {
             payload_crc: false,
             join: clone_of,
             clone: clone_of.is_some(),
+            takes_over: false,
             key: None,
             // These timeouts are longer than the defaults, because a server on a loaded machine may have to wait a long
             // time for a CPU.

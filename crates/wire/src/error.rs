@@ -126,6 +126,17 @@ pub enum LinkError {
         /// The reason that the server or this client gives. It says what the user can do.
         reason: String,
     },
+    /// The server refused the connection for a reason that passes.
+    #[error("the memory server refused the session: {reason}")]
+    Busy {
+        /// The server's reason. It says what the user can do.
+        reason: String,
+    },
+    /// A session was to be joined again, and the server at its address is not the one that began it.
+    #[error(
+        "another memory server answers at this address; the pages are gone with the first one, so start the run again"
+    )]
+    AnotherServer,
     /// The two sides speak different versions of the wire protocol.
     #[error(
         "the memory server speaks wire version {theirs}, this side version {ours}; run the same hanare release on both"

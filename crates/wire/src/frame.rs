@@ -17,6 +17,8 @@ pub(crate) const KIND_AT: usize = 6;
 /// Flag: `payload_crc` is the CRC-32 of the payload.
 pub const FLAG_PAYLOAD_CRC: u8 = 1;
 const FLAGS_KNOWN: u8 = FLAG_PAYLOAD_CRC;
+/// The code of a REFUSED whose reason passes: the server has no connection or no thread left at the moment.
+pub const REFUSED_FOR_NOW: u32 = 1;
 
 /// The kind of a frame. Each comment says which side sends the frame, and what the frame means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,7 +31,8 @@ pub enum Kind {
     Noise = 2,
     /// From the server: accepts the connection.
     Welcome = 4,
-    /// From the server: refuses the connection and says why. The server then closes the connection.
+    /// From the server: refuses the connection and says why. The server then closes the connection. `code` is
+    /// [`REFUSED_FOR_NOW`] if the same request may succeed later, otherwise 0.
     Refused = 5,
     /// From the client: asks for the bytes of a range.
     Read = 16,

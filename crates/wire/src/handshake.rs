@@ -17,7 +17,7 @@ use rustix::net::{
 use crate::descriptors::kept;
 use crate::endpoint::Endpoint;
 use crate::error::LinkError;
-use crate::frame::{FLAG_PAYLOAD_CRC, Header, Kind};
+use crate::frame::{FLAG_PAYLOAD_CRC, Header, Kind, REFUSED_FOR_NOW};
 use crate::identity::Identity;
 use crate::inbox::Inbox;
 use crate::key::Key;
@@ -27,6 +27,7 @@ use crate::payload::{Hello, Role, TOKEN_BYTES, Welcome};
 use crate::socket::{Progress, Socket};
 
 /// A connection that the server has welcomed.
+#[derive(Debug)]
 pub(crate) struct Welcomed {
     pub(crate) socket: Socket,
     pub(crate) inbox: Inbox,
@@ -42,6 +43,8 @@ pub(crate) struct ConnectOptions<'a> {
     pub(crate) join: Option<(u64, [u8; TOKEN_BYTES])>,
     /// Whether to clone the session in `join` instead of joining it.
     pub(crate) clone: bool,
+    /// Whether the joined session's earlier connections must end first.
+    pub(crate) takes_over: bool,
     pub(crate) key: Option<&'a Key>,
     pub(crate) connect_timeout: Duration,
     pub(crate) silent_timeout: Duration,
@@ -151,7 +154,7 @@ fn agree(socket: &Socket, inbox: &mut Inbox, key: &Key, progress: &mut Progress)
             }
             Err(HandshakeError::Nonsense) => Err(LinkError::Garbage { what: "a handshake that makes no sense" }),
         },
-        Kind::Refused => Err(refused_by_peer(answer)),
+        Kind::Refused => Err(refused_by_peer(&header, answer)),
         Kind::Welcome => {
             Err(refused("it asks for no key, so it may not be yours; start it with --key or leave the key away"))
         }
@@ -171,6 +174,7 @@ fn greet(
         role: options.role,
         payload_crc: options.payload_crc,
         clone: options.clone,
+        takes_over: options.takes_over,
         slot_size: options.slot_size,
         session,
         token,
@@ -186,7 +190,7 @@ fn greet(
                 Welcome::decode(payload).ok_or(LinkError::Garbage { what: "a welcome that makes no sense" })?;
             judge(options, welcome)
         }
-        Kind::Refused => Err(refused_by_peer(payload)),
+        Kind::Refused => Err(refused_by_peer(&header, payload)),
         _ => Err(LinkError::Garbage { what: "a frame that answers no HELLO" }),
     }
 }
@@ -196,8 +200,9 @@ fn refused(reason: &str) -> LinkError {
 }
 
 /// Returns the error for a REFUSED with this reason.
-fn refused_by_peer(reason: &[u8]) -> LinkError {
-    refused(&String::from_utf8_lossy(reason).replace(|c: char| c.is_control(), "?"))
+fn refused_by_peer(header: &Header, reason: &[u8]) -> LinkError {
+    let reason = String::from_utf8_lossy(reason).replace(|c: char| c.is_control(), "?");
+    if header.code == REFUSED_FOR_NOW { LinkError::Busy { reason } } else { LinkError::Refused { reason } }
 }
 
 /// Checks that the WELCOME grants what the client asked for.

@@ -8,7 +8,7 @@ use crate::error::Text;
 /// Size of a program's or host's name on the wire, in bytes. Longer names are cut.
 pub(crate) const NAME_BYTES: usize = 64;
 /// Size of an [`Identity`] on the wire, in bytes.
-pub(crate) const IDENTITY_BYTES: usize = 8 + 2 * NAME_BYTES;
+pub const IDENTITY_BYTES: usize = 8 + 2 * NAME_BYTES;
 
 /// A client process, as it describes itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

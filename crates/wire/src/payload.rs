@@ -20,11 +20,15 @@ pub enum Role {
 
 /// Size of a session's secret token, in bytes.
 pub const TOKEN_BYTES: usize = 16;
+/// Size of a server's identity, in bytes.
+pub const SERVER_ID_BYTES: usize = 16;
 /// HELLO flag: payloads carry checksums in both directions.
 pub const HELLO_PAYLOAD_CRC: u8 = 1;
 /// HELLO flag: the client opens a new session with the current contents of an existing session. The HELLO contains that
 /// session's number and token.
 pub const HELLO_CLONE: u8 = 2;
+/// HELLO flag: the client has lost its connections to the session in the HELLO, and opens new ones in their place.
+pub const HELLO_TAKE_OVER: u8 = 4;
 
 /// The payload of a HELLO: the client's identity and its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +39,8 @@ pub struct Hello {
     pub payload_crc: bool,
     /// Whether to clone `session` instead of joining it.
     pub clone: bool,
+    /// Whether the joined session's earlier connections must end before this connection is welcomed.
+    pub takes_over: bool,
     /// The session's slot size, in bytes. Zero for [`Role::Control`].
     pub slot_size: u32,
     /// Number of the session to join or clone. 0 opens a new session.
@@ -53,7 +59,10 @@ impl Hello {
     pub fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[0] = self.role as u8;
-        bytes[1] = if self.payload_crc { HELLO_PAYLOAD_CRC } else { 0 } | if self.clone { HELLO_CLONE } else { 0 };
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        bytes[1] = flag(self.payload_crc, HELLO_PAYLOAD_CRC)
+            | flag(self.clone, HELLO_CLONE)
+            | flag(self.takes_over, HELLO_TAKE_OVER);
         bytes[4..8].copy_from_slice(&self.slot_size.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.session.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.token);
@@ -74,14 +83,18 @@ impl Hello {
         let slot_fits = if role == Role::Control { slot_size == 0 } else { slot_size_is_valid(slot_size) };
         let (clone, session) = (bytes[1] & HELLO_CLONE != 0, u64::from_le_bytes(part(bytes, 8)));
         let clones_something = !clone || role != Role::Control && session != 0;
-        let known = HELLO_PAYLOAD_CRC | HELLO_CLONE;
-        if bytes[1] & !known != 0 || bytes[2..4] != [0, 0] || !slot_fits || !clones_something {
+        let takes_over = bytes[1] & HELLO_TAKE_OVER != 0;
+        let takes_something = !takes_over || role == Role::Session && session != 0 && !clone;
+        let known = HELLO_PAYLOAD_CRC | HELLO_CLONE | HELLO_TAKE_OVER;
+        let is_known = bytes[1] & !known == 0 && bytes[2..4] == [0, 0];
+        if !is_known || !slot_fits || !clones_something || !takes_something {
             return None;
         }
         Some(Hello {
             role,
             payload_crc: bytes[1] & HELLO_PAYLOAD_CRC != 0,
             clone,
+            takes_over,
             slot_size,
             session,
             token: part(bytes, 16),
@@ -106,13 +119,16 @@ pub struct Welcome {
     pub payload_crc: bool,
     /// The maximum number of bytes that the session may hold. [`NO_QUOTA`] means no limit.
     pub quota_bytes: u64,
+    /// The server's identity: random bytes that a server with a directory for kept sessions has for ever, and any other
+    /// server until its end.
+    pub server_id: [u8; SERVER_ID_BYTES],
 }
 
 /// The value of a quota that means no limit.
 pub const NO_QUOTA: u64 = u64::MAX;
 
 /// Size of a WELCOME's payload, in bytes.
-pub const WELCOME_BYTES: usize = 48;
+pub const WELCOME_BYTES: usize = 64;
 
 impl Welcome {
     /// Returns the payload's bytes.
@@ -124,6 +140,7 @@ impl Welcome {
         bytes[32..36].copy_from_slice(&self.slot_size.to_le_bytes());
         bytes[36] = if self.payload_crc { HELLO_PAYLOAD_CRC } else { 0 };
         bytes[40..48].copy_from_slice(&self.quota_bytes.to_le_bytes());
+        bytes[48..64].copy_from_slice(&self.server_id);
         bytes
     }
 
@@ -140,6 +157,7 @@ impl Welcome {
             slot_size: u32::from_le_bytes(part(bytes, 32)),
             payload_crc: bytes[36] & HELLO_PAYLOAD_CRC != 0,
             quota_bytes: u64::from_le_bytes(part(bytes, 40)),
+            server_id: part(bytes, 48),
         })
     }
 }
@@ -182,9 +200,11 @@ pub struct Status {
     pub release: u64,
     /// 1 if the server's machine is short of memory, else 0. The server then hands out no more.
     pub is_short_of_memory: u64,
+    /// The first eight bytes of the server's identity, as a big-endian number.
+    pub server_id: u64,
 }
 
-const STATUS_WORDS: usize = 17;
+const STATUS_WORDS: usize = 18;
 /// Size of a STATUS_REPLY's payload, in bytes.
 pub const STATUS_BYTES: usize = STATUS_WORDS * 8;
 
@@ -208,6 +228,7 @@ impl Status {
             &mut self.uptime_ms,
             &mut self.release,
             &mut self.is_short_of_memory,
+            &mut self.server_id,
         ]
     }
 

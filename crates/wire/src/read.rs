@@ -48,6 +48,60 @@ pub(crate) fn halves(socket: Socket, inbox: Inbox, payload_crc: bool) -> (ReadRe
     (requests, ReadReplies { socket, inbox, payload_crc, pending: None })
 }
 
+/// A new reading connection that is to take the place of one that is lost.
+#[derive(Debug)]
+pub(crate) struct Replacement {
+    socket: Arc<Socket>,
+    /// Another socket on the new connection. It stands in for the old one until the old one has given its number away.
+    stand_in: Arc<Socket>,
+    inbox: Inbox,
+    payload_crc: bool,
+}
+
+/// What is left of a reading connection that was replaced. Dropping it frees memory and closes descriptors.
+#[derive(Debug)]
+pub struct Replaced {
+    /// The old socket, with the number that the new connection had before.
+    old: Arc<Socket>,
+    _stand_in: Arc<Socket>,
+    _inbox: Inbox,
+}
+
+impl AsFd for Replaced {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.old.as_fd()
+    }
+}
+
+impl Replacement {
+    pub(crate) fn new(socket: Socket, inbox: Inbox, payload_crc: bool) -> Result<Replacement, LinkError> {
+        let stand_in = Arc::new(socket.copy()?);
+        Ok(Replacement { socket: Arc::new(socket), stand_in, inbox, payload_crc })
+    }
+
+    /// Makes both halves those of the new connection. A thread that polls the descriptor's number then polls the new
+    /// connection. Allocates and frees nothing.
+    pub(crate) fn install(
+        self,
+        requests: &mut ReadRequests,
+        replies: &mut ReadReplies,
+    ) -> (Result<(), LinkError>, Replaced) {
+        let Replacement { mut socket, stand_in, mut inbox, payload_crc } = self;
+        let mut old = std::mem::replace(&mut requests.socket, Arc::clone(&stand_in));
+        drop(std::mem::replace(&mut replies.socket, Arc::clone(&stand_in)));
+        let result = match (Arc::get_mut(&mut socket), Arc::get_mut(&mut old)) {
+            (Some(socket), Some(old)) => socket.swap_numbers(old),
+            _ => Err(LinkError::Misuse { what: "the halves belong to different connections" }),
+        };
+        requests.socket = Arc::clone(&socket);
+        replies.socket = socket;
+        std::mem::swap(&mut replies.inbox, &mut inbox);
+        replies.payload_crc = payload_crc;
+        replies.pending = None;
+        (result, Replaced { old, _stand_in: stand_in, _inbox: inbox })
+    }
+}
+
 impl ReadRequests {
     /// Asks for `len` bytes at `offset`. `offset` and `len` must be multiples of 4 KiB, and `len` at most
     /// [`RANGE_MAX`].

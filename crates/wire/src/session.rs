@@ -7,8 +7,8 @@ use crate::error::LinkError;
 use crate::handshake::{ConnectOptions, Welcomed, connect};
 use crate::key::Key;
 use crate::limits::{CONNECT_DEFAULT, SILENT_DEFAULT, slot_size_is_valid};
-use crate::payload::{Role, TOKEN_BYTES};
-use crate::read::{ReadReplies, ReadRequests, halves};
+use crate::payload::{Role, SERVER_ID_BYTES, TOKEN_BYTES};
+use crate::read::{ReadReplies, ReadRequests, Replaced, Replacement, halves};
 use crate::write::Writer;
 
 /// The options for opening a session.
@@ -59,6 +59,8 @@ pub struct SessionInfo {
     pub quota_bytes: u64,
     /// Whether pages carry checksums.
     pub payload_checksum: bool,
+    /// The identity of the server that holds the session.
+    pub server_id: [u8; SERVER_ID_BYTES],
 }
 
 /// A session with one server. The server stores the bytes of the session's far space, whose 64-bit byte offsets begin
@@ -100,6 +102,7 @@ impl Session {
             payload_crc,
             join: clone_of,
             clone: clone_of.is_some(),
+            takes_over: false,
             key: options.key.as_ref(),
             connect_timeout: options.connect_timeout,
             silent_timeout: options.silent_timeout,
@@ -117,6 +120,7 @@ impl Session {
             capacity_bytes: welcome.capacity_bytes,
             quota_bytes: welcome.quota_bytes,
             payload_checksum: payload_crc,
+            server_id: welcome.server_id,
         };
         let writer = Writer::new(writing.socket, writing.inbox, payload_crc);
         Ok(Session { requests, replies, writer, info })
@@ -130,5 +134,57 @@ impl Session {
     /// Splits the session into parts that different threads may use.
     pub fn split(self) -> (ReadRequests, ReadReplies, Writer, SessionInfo) {
         (self.requests, self.replies, self.writer, self.info)
+    }
+}
+
+/// New connections of a session whose old connections are lost.
+#[derive(Debug)]
+pub struct Rejoined {
+    reading: Replacement,
+    writer: Writer,
+}
+
+impl Rejoined {
+    /// Joins the session `info` again. The server must be the one that began the session, and must still hold it. The
+    /// server first ends the session's earlier connections, so that no request on them is carried out later. Requests
+    /// that were not answered on the old connections may have been carried out or not.
+    pub fn open(info: &SessionInfo, options: &SessionOptions) -> Result<Rejoined, LinkError> {
+        let mut connect_options = ConnectOptions {
+            role: Role::Session,
+            slot_size: info.slot_size,
+            payload_crc: info.payload_checksum,
+            join: Some((info.session, info.token)),
+            clone: false,
+            takes_over: true,
+            key: options.key.as_ref(),
+            connect_timeout: options.connect_timeout,
+            silent_timeout: options.silent_timeout,
+        };
+        let reading = connect(&info.endpoint, &connect_options)?;
+        connect_options.takes_over = false;
+        let writing = connect(&info.endpoint, &connect_options)?;
+        if [&reading, &writing].iter().any(|welcomed| welcomed.welcome.server_id != info.server_id) {
+            return Err(LinkError::AnotherServer);
+        }
+        let writer = Writer::new(writing.socket, writing.inbox, info.payload_checksum);
+        let reading = Replacement::new(reading.socket, reading.inbox, info.payload_checksum)?;
+        Ok(Rejoined { reading, writer })
+    }
+
+    /// Returns the new writing connection.
+    pub fn writer(&mut self) -> &mut Writer {
+        &mut self.writer
+    }
+
+    /// Puts the new reading connection in the place of the old one. Its descriptor takes over the number of the old one,
+    /// whose connection is closed. Returns the new writing connection, and what the caller must drop later. Allocates and
+    /// frees nothing, so the caller may hold locks. If this fails, the reading connection is not usable.
+    pub fn install(
+        self,
+        requests: &mut ReadRequests,
+        replies: &mut ReadReplies,
+    ) -> (Result<Writer, LinkError>, Replaced) {
+        let (installed, replaced) = self.reading.install(requests, replies);
+        (installed.map(|()| self.writer), replaced)
     }
 }

@@ -6,7 +6,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -93,6 +93,24 @@ impl Socket {
         set_options(&fd, silent).map_err(|e| LinkError::io("setting a socket's options", e))?;
         let poll_ns = AtomicU32::new(POLL_MAX.as_nanos() as u32);
         Ok(Socket { fd, silent, poll_ns, sealer: OnceLock::new() })
+    }
+
+    /// Returns another socket on the same connection, by which nothing is sent. The number of its descriptor is as high,
+    /// because the low numbers are the program's.
+    pub(crate) fn copy(&self) -> Result<Socket, LinkError> {
+        let copied = rustix::io::fcntl_dupfd_cloexec(&self.fd, self.fd.as_raw_fd());
+        let fd = copied.map_err(|e| LinkError::io("copying a socket", e))?;
+        let poll_ns = AtomicU32::new(POLL_MAX.as_nanos() as u32);
+        Ok(Socket { fd, silent: self.silent, poll_ns, sealer: OnceLock::new() })
+    }
+
+    /// Gives this connection the number of `old`, whose connection is closed. `old` becomes another socket on this
+    /// connection.
+    pub(crate) fn swap_numbers(&mut self, old: &mut Socket) -> Result<(), LinkError> {
+        rustix::io::dup3(&self.fd, &mut old.fd, rustix::io::DupFlags::CLOEXEC)
+            .map_err(|e| LinkError::io("renaming a socket", e))?;
+        std::mem::swap(&mut self.fd, &mut old.fd);
+        Ok(())
     }
 
     /// Receives bytes that have arrived, without waiting. Returns the number of received bytes, or `None` if no bytes

@@ -59,6 +59,7 @@ impl StatusClient {
             payload_crc: false,
             join: None,
             clone: false,
+            takes_over: false,
             key,
             connect_timeout: timeout,
             silent_timeout: timeout,

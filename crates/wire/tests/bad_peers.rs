@@ -69,7 +69,7 @@ fn read_noise(stream: &mut impl Read) {
 
 fn welcome_of(slot_size: u32, payload_crc: bool) -> Welcome {
     let (session, token, capacity_bytes) = (5, [1; 16], 1 << 30);
-    Welcome { session, token, capacity_bytes, slot_size, payload_crc, quota_bytes: NO_QUOTA }
+    Welcome { session, token, capacity_bytes, slot_size, payload_crc, quota_bytes: NO_QUOTA, server_id: [0; 16] }
 }
 
 fn welcome(stream: &mut (impl Read + Write)) {

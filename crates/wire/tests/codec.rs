@@ -98,12 +98,17 @@ fn hello_and_status_go_there_and_back() {
         role: Role::Session,
         payload_crc: true,
         clone: true,
+        takes_over: false,
         slot_size: 65536,
         session: 7,
         token: [3; 16],
         client: Identity::of_this_process(),
     };
     assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+    let takes_over = Hello { clone: false, takes_over: true, ..hello };
+    assert_eq!(Hello::decode(&takes_over.encode()), Some(takes_over));
+    assert_eq!(Hello::decode(&Hello { clone: true, ..takes_over }.encode()), None, "a clone has nothing to take over");
+    assert_eq!(Hello::decode(&Hello { session: 0, ..takes_over }.encode()), None, "nor has a new session");
     let mut uneven = hello.encode();
     uneven[4..8].copy_from_slice(&65535u32.to_le_bytes());
     assert_eq!(Hello::decode(&uneven), None, "a slot is a power of two");
@@ -131,8 +136,8 @@ fn a_foreign_protocol_or_version_is_known_by_its_first_bytes() {
     assert_eq!(Header::check_beginning(b"HTTP/1.1 400"), Err(FrameError::Magic));
     assert_eq!(Header::check_beginning(b"HN"), Ok(()));
     assert_eq!(Header::check_beginning(b"HNRE\x02\x01"), Err(FrameError::Version(0x0102)));
-    let error: LinkError = FrameError::Version(3).into();
-    assert!(matches!(error, LinkError::Version { theirs: 3, ours: 2 }));
+    let error: LinkError = FrameError::Version(9).into();
+    assert!(matches!(error, LinkError::Version { theirs: 9, ours: 2 }));
 }
 
 #[test]

@@ -25,6 +25,13 @@ pub(super) fn from_env(get: &impl Fn(&str) -> Option<String>) -> Result<Target, 
     };
     let servers = parse_servers(&list).ok().filter(|servers| servers.len() <= SERVERS_MAX).ok_or_else(refused)?;
     let key = get("HANARE_KEY_FILE").map(PathBuf::from);
+    if let Some(value) = get("HANARE_ON_LOSS").filter(|value| value != "end") {
+        return Err(JobError::Value {
+            name: "HANARE_ON_LOSS",
+            value,
+            wanted: "end: ranks cannot wait for a lost server",
+        });
+    }
     let timeout_s = number(&get, "HANARE_TIMEOUT", "a number of seconds")?.unwrap_or(DEFAULT_TIMEOUT_S);
     Ok(Target::Servers { servers, key, timeout_s })
 }
@@ -63,6 +70,10 @@ mod tests {
             let error = of(&[("HANARE_SERVERS", value)]).expect_err(value).to_string();
             assert!(error.starts_with("HANARE_SERVERS="), "{error}");
         }
+        assert!(of(&[("HANARE_SERVERS", "a:1"), ("HANARE_ON_LOSS", "end")]).is_ok());
+        let error =
+            of(&[("HANARE_SERVERS", "a:1"), ("HANARE_ON_LOSS", "wait")]).expect_err("ranks do not wait").to_string();
+        assert!(error.starts_with("HANARE_ON_LOSS=wait"), "{error}");
         let error = of(&[("HANARE_SERVERS", "a:1"), ("HANARE_TIMEOUT", "soon")]).expect_err("no number").to_string();
         assert!(error.starts_with("HANARE_TIMEOUT=soon"), "{error}");
     }

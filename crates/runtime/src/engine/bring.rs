@@ -113,6 +113,9 @@ impl<V: View> Engine<V, Kind> {
             let mut ended = |page, frame| self.submit(Event::WrittenBack { page, frame, ok: true });
             let sent = remote.send(&mut sender, &mut ended).unwrap_or_else(|error| end(&error));
             add(&self.counters.requests, sent);
+            if let Some(notice) = remote.notice(&mut sender) {
+                fatal::say(format_args!("{notice}"));
+            }
         }
     }
 }

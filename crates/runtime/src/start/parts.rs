@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU32;
 
 use hanare_paging::{Geometry, Pager, Space, policy, prefetch};
-use hanare_settings::{Mode, Settings, SettingsError};
+use hanare_settings::{Mode, OnLoss, Settings, SettingsError};
 use hanare_store::{Kind, OpenError, Sender, Shape, Target};
 use hanare_sys::features::Features;
 use hanare_sys::signal::{self, SignalMask};
@@ -72,7 +72,8 @@ pub(crate) fn open_store(
             timeout_s: settings.timeout_s,
         },
     };
-    Kind::open(&target, shape, 1, &UPKEEP_WANTED)
+    let (store, senders) = Kind::open(&target, shape, 1, &UPKEEP_WANTED)?;
+    Ok((if settings.on_loss == OnLoss::Wait { store.waiting() } else { store }, senders))
 }
 
 pub(super) fn open_pager(settings: &Settings, plan: &Plan, mode: Mode) -> Result<Pager, StartError> {

@@ -16,6 +16,7 @@ use hanare_sys::futex;
 use hanare_wire::limits::{PARTS_MAX, RANGE_MAX};
 use hanare_wire::{Ack, AckStatus, LinkError, Wait, Writer};
 
+use super::again::Told;
 use super::places::{Discard, Ended, WriteBack};
 use super::{EXTENT_BYTES, Remote};
 use crate::StoreError;
@@ -31,9 +32,9 @@ const DISCARDS_AT_ONCE: usize = 256;
 
 /// A message that the server has not acknowledged yet.
 #[derive(Debug)]
-enum Sent {
+pub(super) enum Sent {
     WriteBacks(Vec<WriteBack>),
-    Discard,
+    Discard(Discard),
     /// A ping whose answer reports the server's room. The number is that of the request for room.
     RoomRequest(u32),
 }
@@ -41,20 +42,22 @@ enum Sent {
 /// The state of the sender of one server.
 #[derive(Debug)]
 pub struct Sender {
-    index: usize,
-    writer: Writer,
-    unacknowledged: VecDeque<Sent>,
+    pub(super) index: usize,
+    pub(super) writer: Writer,
+    pub(super) unacknowledged: VecDeque<Sent>,
     /// The time since which the server owes the next answer on the clock of [`Remote::awake`].
-    last_ack_ns: u64,
+    pub(super) last_ack_ns: u64,
     bytes_out: usize,
     /// The number of the next message.
-    tag: u64,
+    pub(super) tag: u64,
     asked: u32,
     /// The ranges that the server still holds although their pages moved to another server. They are discarded before
     /// anything else is sent.
     vain: Vec<Discard>,
     /// The pages of one message, sealed. Empty until the first such message.
-    sealed: Vec<u8>,
+    pub(super) sealed: Vec<u8>,
+    /// What the user is to learn about the server.
+    pub(super) told: Told,
 }
 
 impl Sender {
@@ -69,6 +72,7 @@ impl Sender {
             asked: 0,
             vain: Vec::new(),
             sealed: Vec::new(),
+            told: Told::default(),
         }
     }
 }
@@ -88,9 +92,9 @@ impl Remote {
 }
 
 /// The arguments of one call of [`Remote::send`].
-struct Sending<'a, 'b> {
-    remote: &'a Remote,
-    sender: &'b mut Sender,
+pub(super) struct Sending<'a, 'b> {
+    pub(super) remote: &'a Remote,
+    pub(super) sender: &'b mut Sender,
     ended: &'b mut dyn FnMut(PageId, FrameId),
 }
 
@@ -98,6 +102,9 @@ impl<'a> Sending<'a, '_> {
     /// Sends the waiting discards and write-backs, and reads the answers that have arrived. Sleeps if there is nothing
     /// to do.
     fn go_on(&mut self) -> Result<(), StoreError<'a>> {
+        if self.server().presence.is_lost() {
+            return self.open_again();
+        }
         let wait_word = self.server().wait_word.load(Acquire);
         // `writes_in_flight` is set before anything is removed from the queue. So a thread that finds the queue empty
         // also finds `writes_in_flight` set.
@@ -108,6 +115,9 @@ impl<'a> Sending<'a, '_> {
         if self.send_discards()? {
             self.send_writes()?;
             self.ask(asked)?;
+        }
+        if self.server().presence.is_lost() {
+            return Ok(());
         }
         if self.sender.unacknowledged.is_empty() {
             self.server().writes_in_flight.store(0, Release);
@@ -127,11 +137,11 @@ impl<'a> Sending<'a, '_> {
         Ok(())
     }
 
-    fn server(&self) -> &'a super::Server {
+    pub(super) fn server(&self) -> &'a super::Server {
         &self.remote.servers[self.sender.index]
     }
 
-    fn lost(&self, source: LinkError) -> StoreError<'a> {
+    pub(super) fn lost(&self, source: LinkError) -> StoreError<'a> {
         self.remote.lost(self.sender.index, source)
     }
 
@@ -150,10 +160,7 @@ impl<'a> Sending<'a, '_> {
         }
         let ranges: Vec<(u64, u64, u32)> =
             discards.iter().zip(self.sender.tag..).map(|(discard, tag)| (tag, discard.offset, discard.bytes)).collect();
-        self.sender.writer.discard_many(&ranges).map_err(|source| self.lost(source))?;
-        for _ in &discards {
-            self.sent(Sent::Discard);
-        }
+        self.transmit(discards.into_iter().map(Sent::Discard), |writer, _| writer.discard_many(&ranges))?;
         Ok(all)
     }
 
@@ -177,44 +184,33 @@ impl<'a> Sending<'a, '_> {
     /// Sends write-backs of adjacent pages in one message. Notes what it sends, so that the pages can be checked when
     /// they come back. A page that another server has refused is noted, and sealed, again.
     fn send_group(&mut self, group: &[WriteBack]) -> Result<(), StoreError<'a>> {
-        // SAFETY: `job.from` is the address of `job.bytes` bytes. The caller of `write` keeps them unchanged until the
-        // end of the write is reported.
-        let bytes = |job: &WriteBack| unsafe { std::slice::from_raw_parts(job.from as *const u8, job.bytes as usize) };
-        let offset = start(&group[0], self.remote.unit_bytes);
-        if self.remote.guard.seals() {
-            self.seal(group, bytes)?;
-            let Sender { writer, tag, sealed, .. } = &mut *self.sender;
-            let sent = writer.write(*tag, offset, &[IoSlice::new(&sealed[..group_bytes(group)])]);
-            sent.map_err(|source| self.lost(source))?;
-        } else {
-            let noted = |job: &WriteBack| {
-                let bytes = bytes(job);
-                self.remote.guard.note(job.page.0, bytes);
-                IoSlice::new(bytes)
-            };
-            let parts: Vec<IoSlice<'_>> = group.iter().map(noted).collect();
-            self.sender.writer.write(self.sender.tag, offset, &parts).map_err(|source| self.lost(source))?;
-        }
+        let mut sealed = std::mem::take(&mut self.sender.sealed);
+        self.prepare(group, &mut sealed)?;
         self.sender.bytes_out += group_bytes(group);
-        self.sent(Sent::WriteBacks(group.to_vec()));
-        Ok(())
+        let unit_bytes = self.remote.unit_bytes;
+        let frame = Sent::WriteBacks(group.to_vec());
+        let sent = self.transmit([frame], |writer, tag| write_group(writer, tag, group, &sealed, unit_bytes));
+        self.sender.sealed = sealed;
+        sent
     }
 
-    /// Seals the pages of a message into the sender's buffer, one after another. `bytes` returns a page's bytes.
-    fn seal<'b>(
-        &mut self,
-        group: &'b [WriteBack],
-        bytes: impl Fn(&'b WriteBack) -> &'b [u8],
-    ) -> Result<(), StoreError<'a>> {
+    /// Notes the pages of a message that is about to be sent. If pages are sealed, seals them into `sealed`, one after
+    /// another. Else `sealed` stays empty.
+    pub(super) fn prepare(&self, group: &[WriteBack], sealed: &mut Vec<u8>) -> Result<(), StoreError<'a>> {
+        let guard = &self.remote.guard;
+        if !guard.seals() {
+            group.iter().for_each(|job| guard.note(job.page.0, bytes_of(job)));
+            return Ok(());
+        }
         // The buffer is allocated once, because no message is longer. This thread may allocate.
-        self.sender.sealed.resize(RANGE_MAX as usize, 0);
-        let mut rest = self.sender.sealed.as_mut_slice();
+        sealed.resize(RANGE_MAX as usize, 0);
+        let mut rest = sealed.as_mut_slice();
         for job in group {
             let Some((into, after)) = rest.split_at_mut_checked(job.bytes as usize) else {
                 return Err(self.lost(LinkError::Misuse { what: "a message of write-backs is longer than a range" }));
             };
-            into.copy_from_slice(bytes(job));
-            self.remote.guard.seal(job.page.0, into).map_err(|KeySpent| StoreError::SealSpent)?;
+            into.copy_from_slice(bytes_of(job));
+            guard.seal(job.page.0, into).map_err(|KeySpent| StoreError::SealSpent)?;
             rest = after;
         }
         Ok(())
@@ -223,18 +219,31 @@ impl<'a> Sending<'a, '_> {
     /// Asks for the server's room if there is a new request for it.
     fn ask(&mut self, number: u32) -> Result<(), StoreError<'a>> {
         if std::mem::replace(&mut self.sender.asked, number) != number {
-            self.sender.writer.ping(self.sender.tag).map_err(|source| self.lost(source))?;
-            self.sent(Sent::RoomRequest(number));
+            self.transmit([Sent::RoomRequest(number)], |writer, tag| writer.ping(tag))?;
         }
         Ok(())
     }
 
-    fn sent(&mut self, frame: Sent) {
-        self.sender.tag += 1;
-        if self.sender.unacknowledged.is_empty() {
+    /// Sends messages. `send` gets the number of the first one. If the server is lost and the run waits for it, the
+    /// messages are sent when it is back.
+    fn transmit(
+        &mut self,
+        messages: impl IntoIterator<Item = Sent>,
+        send: impl FnOnce(&mut Writer, u64) -> Result<(), LinkError>,
+    ) -> Result<(), StoreError<'a>> {
+        let (before, tag) = (self.sender.unacknowledged.len(), self.sender.tag);
+        self.sender.unacknowledged.extend(messages);
+        self.sender.tag += (self.sender.unacknowledged.len() - before) as u64;
+        if !self.server().presence.is_lost()
+            && let Err(source) = send(&mut self.sender.writer, tag)
+        {
+            self.remote.loses(self.sender.index, source)?;
+        }
+        // The server's silence counts from the end of sending, because sending may take long.
+        if before == 0 {
             self.sender.last_ack_ns = self.remote.awake.now_ns();
         }
-        self.sender.unacknowledged.push_back(frame);
+        Ok(())
     }
 
     // ---- answers ---------------------------------------------------------------------------------------------------
@@ -246,13 +255,16 @@ impl<'a> Sending<'a, '_> {
             return Ok(false);
         }
         let looked_ns = now_ns();
-        let ack = match self.sender.writer.try_ack(wait).map_err(|source| self.lost(source))? {
-            None if self.remote.is_silent(self.sender.last_ack_ns, looked_ns) => {
-                return Err(self.remote.lost_in_silence(self.sender.index));
+        let (remote, index) = (self.remote, self.sender.index);
+        let loses = |source| remote.loses(index, source).map(|()| false);
+        let ack = match self.sender.writer.try_ack(wait) {
+            Err(source) => return loses(source),
+            Ok(None) if self.remote.is_silent(self.sender.last_ack_ns, looked_ns) => {
+                return loses(self.remote.silence());
             }
-            None => return Ok(false),
-            Some(ack) if ack.tag == due => ack,
-            Some(_) => return Err(self.lost(LinkError::Garbage { what: "an acknowledgement of nothing" })),
+            Ok(None) => return Ok(false),
+            Ok(Some(ack)) if ack.tag == due => ack,
+            Ok(Some(_)) => return Err(self.lost(LinkError::Garbage { what: "an acknowledgement of nothing" })),
         };
         self.sender.last_ack_ns = self.remote.awake.now_ns();
         if ack.status != AckStatus::Done {
@@ -265,7 +277,7 @@ impl<'a> Sending<'a, '_> {
                 None
             }
             Some(Sent::RoomRequest(number)) => Some(number),
-            Some(Sent::Discard) | None => None,
+            Some(Sent::Discard(_)) | None => None,
         };
         // The room is recorded after the write-backs, because the server's report already counts their pages as held.
         if ack.status == AckStatus::Done {
@@ -290,6 +302,32 @@ impl<'a> Sending<'a, '_> {
         }
         Ok(())
     }
+}
+
+/// Sends write-backs of adjacent pages as message `tag`: the bytes that [`Sending::prepare`] has sealed, or the pages as
+/// they are if `sealed` is empty.
+pub(super) fn write_group(
+    writer: &mut Writer,
+    tag: u64,
+    group: &[WriteBack],
+    sealed: &[u8],
+    unit_bytes: usize,
+) -> Result<(), LinkError> {
+    let offset = start(&group[0], unit_bytes);
+    match sealed.get(..group_bytes(group)) {
+        Some(sealed) => writer.write(tag, offset, &[IoSlice::new(sealed)]),
+        None => {
+            let parts: Vec<IoSlice<'_>> = group.iter().map(|job| IoSlice::new(bytes_of(job))).collect();
+            writer.write(tag, offset, &parts)
+        }
+    }
+}
+
+/// Returns the bytes of a page that is being written.
+fn bytes_of(job: &WriteBack) -> &[u8] {
+    // SAFETY: `job.from` is the address of `job.bytes` bytes. The caller of `Store::write` keeps them unchanged until the
+    // end of the write is reported.
+    unsafe { std::slice::from_raw_parts(job.from as *const u8, job.bytes as usize) }
 }
 
 /// Returns how many of these write-backs, sorted by page, go into one message. Their pages are adjacent, in one extent,

@@ -1,7 +1,7 @@
 //! Signal masks and cancellation of the calling thread.
 
-use super::KERNEL_SET_BYTES;
 use super::held::guard;
+use super::{KERNEL_SET_BYTES, kernel_action};
 use crate::raw::{self, Errno};
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -180,6 +180,32 @@ impl SignalMask {
         set_mask(before.mask);
         set_cancel_state(before.cancel_state);
     }
+}
+
+/// Ends the process by one of `signals` that waits for it, if the signal has its default action. The caller has blocked
+/// these signals. Threads that wait inside a handler have blocked them too, so the kernel cannot deliver them.
+pub fn end_by_default(signals: &[c_int]) {
+    let bit = |signal: c_int| 1u64 << (signal - 1);
+    let mut waiting = 0u64;
+    let args = [&raw mut waiting as usize, KERNEL_SET_BYTES, 0, 0, 0, 0];
+    // Ignored: the kernel refuses only a bad pointer or size.
+    // SAFETY: the kernel writes a 64-bit signal set to `waiting`.
+    let _ = unsafe { raw::syscall(libc::SYS_rt_sigpending, args) };
+    let has_default = |signal: c_int| kernel_action(signal, None).is_ok_and(|action| action.handler == libc::SIG_DFL);
+    let ends = |signal: &c_int| waiting & bit(*signal) != 0 && has_default(*signal);
+    if let Some(&signal) = signals.iter().find(|signal| ends(signal)) {
+        // The kernel delivers the signal here, unless another thread has taken it meanwhile.
+        change_mask(libc::SIG_UNBLOCK, bit(signal));
+        change_mask(libc::SIG_BLOCK, bit(signal));
+    }
+}
+
+/// Blocks or unblocks signals of the calling thread in the kernel.
+fn change_mask(how: c_int, signals: u64) {
+    let args = [how as usize, &raw const signals as usize, 0, KERNEL_SET_BYTES, 0, 0];
+    // Ignored: the kernel refuses only bad pointers, sizes and requests.
+    // SAFETY: the kernel reads a local 64-bit signal set.
+    let _ = unsafe { raw::syscall(libc::SYS_rt_sigprocmask, args) };
 }
 
 /// A descriptor that wakes a thread that sleeps under a [`SignalMask`]. It is readable while a signal is pending that
