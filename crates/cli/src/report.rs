@@ -73,6 +73,14 @@ pub(crate) struct Figures {
     near_bytes_per_far_page: Option<f64>,
     /// Allocations that failed with ENOMEM for lack of room on the servers.
     allocations_refused: u64,
+    /// Losses of memory servers that the run survived.
+    servers_lost: u64,
+    /// Bytes of pages of which a part was missing at the end.
+    parts_behind_bytes: u64,
+    /// Bytes of missing parts that were rebuilt.
+    parts_rebuilt_bytes: u64,
+    /// Time in which pages lacked parts.
+    degraded_s: f64,
     pages_small: u64,
     pages_large: u64,
     promotions: u64,
@@ -139,6 +147,10 @@ impl Figures {
             near_bytes_per_far_page: (seen.near_bytes > 0)
                 .then(|| seen.near_bytes as f64 * 4096.0 / seen.far_bytes_peak.max(1) as f64),
             allocations_refused: seen.allocations_refused,
+            servers_lost: seen.servers_lost,
+            parts_behind_bytes: seen.parts_behind_bytes,
+            parts_rebuilt_bytes: seen.parts_rebuilt_bytes,
+            degraded_s: seconds(seen.degraded_ns),
             pages_small: seen.pages_small,
             pages_large: seen.pages_large,
             promotions: seen.promotions,

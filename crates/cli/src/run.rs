@@ -17,8 +17,8 @@ use hanare::stats::{Stats, StatsError};
 use hanare_settings::fits::{self, TooMuch};
 use hanare_settings::hostfile::{Hostfile, HostfileError};
 use hanare_settings::{
-    DEFAULT_POLICY, DEFAULT_PREFETCH, Local, Mode, OnLoss, POLICIES, PREFETCHERS, PageSize, Seal, ServerSpec, Settings,
-    SettingsError, parse_far, parse_name, parse_near, parse_size,
+    DEFAULT_POLICY, DEFAULT_PREFETCH, Local, Mode, OnLoss, POLICIES, PREFETCHERS, PageSize, Redundancy, Seal,
+    ServerSpec, Settings, SettingsError, parse_far, parse_name, parse_near, parse_size,
 };
 use hanare_store::private::{Private, PrivateError, PrivateOptions};
 use hanare_sys::limits::{self, Kind};
@@ -50,11 +50,12 @@ Examples:
   hanare run --local 25% --report -- ./simulate        a quarter of its allocations is local
   hanare run --server node7 --server node8 -- ./fold   the rest is on node7 and node8
   hanare run -f hosts -n 3 -- ./solve                  the host file of the DLM papers
+  hanare run --redundancy mirror -f hosts -- ./solve   two copies of each page, on two of the hosts
 
 Memory servers are started with 'hanare serve'.
 Variables: these give defaults for flags: HANARE_LOCAL, HANARE_SERVERS, HANARE_PAGE_SIZE, HANARE_FAR, HANARE_NEAR, HANARE_POLICY, \
-HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE, HANARE_SEAL, HANARE_ON_LOSS. These have no flag: HANARE_STATIC (on), \
-HANARE_RESERVE (256G), \
+HANARE_PREFETCH, HANARE_MODE, HANARE_KEY_FILE, HANARE_SEAL, HANARE_ON_LOSS, HANARE_REDUNDANCY, \
+HANARE_ALLOW_SAME_HOST. These have no flag: HANARE_STATIC (on), HANARE_RESERVE (256G), \
 HANARE_TIMEOUT (3 s), HANARE_OVERCOMMIT (heuristic), HANARE_DISABLE.";
 
 /// Run a program whose large allocations live in far memory.
@@ -103,6 +104,13 @@ pub(crate) struct RunArgs {
     /// Directory of the private server's spill file, or 'none'. Default: /var/tmp if it is on a disk.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["servers", "hostfile"])]
     spill: Option<PathBuf>,
+    /// Parts of each page on the named servers: none, mirror (two copies) or parity:K+M (K parts and M parity parts). The
+    /// run survives the loss of M servers. Default: none.
+    #[arg(long, value_name = "none|mirror|parity:K+M")]
+    redundancy: Option<Redundancy>,
+    /// With --redundancy: let parts of a page be on the same host.
+    #[arg(long)]
+    allow_same_host: bool,
     /// File with the key shared with the memory servers.
     #[arg(long, value_name = "FILE")]
     key: Option<String>,
@@ -369,6 +377,8 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
     settings.policy = args.policy.clone().unwrap_or(settings.policy);
     settings.prefetch = args.prefetch.clone().unwrap_or(settings.prefetch);
     settings.on_loss = args.on_loss.unwrap_or(settings.on_loss);
+    settings.redundancy = args.redundancy.unwrap_or(settings.redundancy);
+    settings.allow_same_host |= args.allow_same_host;
     settings.key_file = args.key.as_ref().map(PathBuf::from).or(settings.key_file);
     settings.seal = args.seal.unwrap_or(settings.seal);
     settings.validate_values()?;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use crate::polling::FaultRate;
 
 /// First word of the counters. It identifies their layout. Its last byte is the version of the layout.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x06");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x07");
 /// Number of buckets of the fault latency histogram.
 pub const BUCKETS: usize = 128;
 /// Size, in bytes, of the text that lists automatic choices with their reasons.
@@ -179,6 +179,14 @@ counters! {
     near_bytes,
     /// Allocations refused because the servers had no room for them.
     allocations_refused,
+    /// Losses of memory servers that the run survived.
+    servers_lost,
+    /// Bytes of pages of which a part is missing now. An upper bound.
+    parts_behind_bytes,
+    /// Bytes of missing parts that were rebuilt.
+    parts_rebuilt_bytes,
+    /// Time in which pages lacked parts.
+    degraded_ns,
 }
 
 /// Adds to a counter.
@@ -270,7 +278,7 @@ mod tests {
         assert_eq!(words * 8, size_of::<Counters>());
         assert_eq!(
             words,
-            1 + 43 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN + size_of::<FaultRate>()) / 8,
+            1 + 47 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN + size_of::<FaultRate>()) / 8,
             "a change of the layout needs a new version in MAGIC"
         );
     }

@@ -459,7 +459,7 @@ fn start_engine(dormant: Dormant) -> Result<(), StartError> {
     let mechanism = start::open_mechanism(&launch.plan, launch.mode, &launch.features)?;
     let was_dormant = store.is_none();
     let on_links = store.map(|(store, links)| store.on(links)).transpose()?.flatten();
-    let (store, senders) = match on_links {
+    let (store, workers) = match on_links {
         Some(both) => both,
         // The parent opened no links for the child, because no page is evicted. The child opens its own.
         None => start::open_store(&launch.settings, &launch.plan, door.as_ref().map(AsFd::as_fd))?,
@@ -487,7 +487,7 @@ fn start_engine(dormant: Dormant) -> Result<(), StartError> {
         descriptors::forget(fd.as_raw_fd());
     }
     drop((door, pagemap));
-    start::set_state(Engine::again(kept, view, store), (extents, idle), launch, seat, senders)?;
+    start::set_state(Engine::again(kept, view, store), (extents, idle), launch, seat, workers)?;
     process::open();
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 use hanare_paging::policy;
 use hanare_settings::{Brief, Environment, FAR_LARGE, Mode, PageSize, Settings, SettingsError};
-use hanare_store::Sender;
+use hanare_store::Worker;
 use hanare_sys::clock::now_ns;
 use hanare_sys::features::{CallTraps, Disabled, Features};
 use hanare_sys::filter::{self, Refused};
@@ -114,7 +114,7 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     let counters = attach_counters(settings)?;
     name_choices(counters, settings, mode);
     let view = open_view(&plan, mode, &features)?;
-    let (store, senders) = open_store(settings, &plan, None)?;
+    let (store, workers) = open_store(settings, &plan, None)?;
     let pager = open_pager(settings, &plan, mode)?;
     let geometry = plan.config.geometry;
     let engine = Engine::new(Parts {
@@ -144,7 +144,7 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     // of a second.
     // SAFETY: `at_exit` is a plain function, and the library that contains it stays loaded.
     unsafe { libc::atexit(at_exit) };
-    set_state(engine, (Extents::new(base as u64, plan.reserve as u64), 0), launch, seat, senders)?;
+    set_state(engine, (Extents::new(base as u64, plan.reserve as u64), 0), launch, seat, workers)?;
     heap::open(base, len)?;
     process::open();
     Ok(())
@@ -175,7 +175,7 @@ pub(crate) fn set_state(
     taken: (Extents, u64),
     launch: Launch,
     seat: Seat,
-    senders: Vec<Sender>,
+    workers: Vec<Worker>,
 ) -> Result<(), StartError> {
     let mode = launch.mode;
     let state = Box::leak(Box::new(State::new(engine, taken, launch, seat)));
@@ -187,7 +187,7 @@ pub(crate) fn set_state(
     let state = process::set(state);
     add(&state.engine.counters.processes, 1);
     open_trap(state, mode)?;
-    open_threads(state, senders).map_err(StartError::Thread)
+    open_threads(state, workers).map_err(StartError::Thread)
 }
 
 /// Defers the start to the first far allocation. A program that never allocates far memory then need not wait for a

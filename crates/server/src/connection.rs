@@ -237,7 +237,7 @@ fn done(channel: &mut Channel<'_>, kind: Kind, tag: u64, capacity_left: u64) -> 
     channel.answer_with(Header { offset: capacity_left, ..Header::bare(kind, tag) }, &[])
 }
 
-const BAD_RANGE: &str = "a range is whole 4 KiB units within the limits";
+const BAD_RANGE: &str = "a range is whole units of 512 bytes within the limits";
 
 const FULL: &str = "memory and spill space are used up";
 const OVER_QUOTA: &str = "this client holds as much as --client-quota allows";

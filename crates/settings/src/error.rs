@@ -5,8 +5,8 @@ use hanare_sys::features::FeaturesError;
 use hanare_wire::Endpoint;
 use thiserror::Error;
 
-use crate::ValueError;
 use crate::values::format_size;
+use crate::{Redundancy, ValueError};
 
 /// Why the settings as a whole were refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -57,4 +57,32 @@ pub enum SettingsError {
     /// memory than the servers can store.
     #[error("memory server {0} is named twice; name it once, with =SIZE if it is to hold more than its part")]
     Twice(Endpoint),
+    /// The redundancy needs more servers than are named.
+    #[error("{redundancy} needs {needed} servers on {needed} hosts, {named} are named: name more or --allow-same-host")]
+    FewServers {
+        /// The redundancy.
+        redundancy: Redundancy,
+        /// The number of servers needed.
+        needed: usize,
+        /// The number of servers named.
+        named: usize,
+    },
+    /// The redundancy needs servers on more hosts than are named.
+    #[error(
+        "{redundancy} needs {needed} servers on {needed} hosts, and the {named} that are named are on {hosts} host(s): \
+         name servers on other hosts, or give --allow-same-host"
+    )]
+    FewHosts {
+        /// The redundancy.
+        redundancy: Redundancy,
+        /// The number of hosts needed.
+        needed: usize,
+        /// The number of servers named.
+        named: usize,
+        /// The number of hosts that these servers are on.
+        hosts: usize,
+    },
+    /// A run that has further copies of its pages does not wait for a server.
+    #[error("--on-loss wait is for pages with one copy, and {0} has more: leave one of them away")]
+    WaitsWithCopies(Redundancy),
 }

@@ -21,10 +21,12 @@ use hanare_wire::Endpoint;
 mod error;
 pub mod fits;
 pub mod hostfile;
+mod redundancy;
 mod seal;
 mod values;
 
 pub use error::SettingsError;
+pub use redundancy::{REDUNDANCY_PARTS_MAX, Redundancy};
 pub use seal::Seal;
 pub use values::{
     Local, Mode, OnLoss, Overcommit, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, TIMEOUT_MAX_S, ValueError,
@@ -111,6 +113,10 @@ pub struct Settings {
     pub timeout_s: u32,
     /// `HANARE_ON_LOSS`: what a run does that has lost a memory server.
     pub on_loss: OnLoss,
+    /// `HANARE_REDUNDANCY`: the parts of each page on the named servers.
+    pub redundancy: Redundancy,
+    /// `HANARE_ALLOW_SAME_HOST`: whether parts of a page may be on the same host.
+    pub allow_same_host: bool,
     /// `HANARE_TRACE`: absolute path of the file into which the run is recorded. The file exists and is empty.
     pub trace: Option<PathBuf>,
     /// `HANARE_TRACE_BYTES`: largest size of the file `trace`, in bytes.
@@ -142,6 +148,8 @@ impl Settings {
             seal: Seal::Auto,
             timeout_s: DEFAULT_TIMEOUT_S,
             on_loss: OnLoss::End,
+            redundancy: Redundancy::NONE,
+            allow_same_host: false,
             trace: None,
             trace_bytes: DEFAULT_TRACE_BYTES,
         }
@@ -223,6 +231,8 @@ impl Settings {
         set(&mut settings.seal, vars.value("HANARE_SEAL", Seal::from_str)?);
         set(&mut settings.reserve, vars.value("HANARE_RESERVE", parse_reserve)?);
         set(&mut settings.on_loss, vars.value("HANARE_ON_LOSS", OnLoss::from_str)?);
+        set(&mut settings.redundancy, vars.value("HANARE_REDUNDANCY", Redundancy::from_str)?);
+        set(&mut settings.allow_same_host, vars.value("HANARE_ALLOW_SAME_HOST", values::parse_switch)?);
         settings.stats_fd =
             vars.value("HANARE_STATS_FD", |text| parse_number(text, 0, i32::MAX as u64))?.map(|n| n as i32);
         settings.stats_pid =
@@ -276,7 +286,10 @@ impl Settings {
         let mut seen = HashSet::new();
         match self.servers.iter().find(|server| !seen.insert(same(&server.endpoint))) {
             Some(twice) => Err(SettingsError::Twice(twice.endpoint.clone())),
-            None => Ok(()),
+            None if self.on_loss == OnLoss::Wait && self.redundancy != Redundancy::NONE => {
+                Err(SettingsError::WaitsWithCopies(self.redundancy))
+            }
+            None => self.redundancy.check(&self.servers, self.allow_same_host),
         }
     }
 
@@ -308,6 +321,8 @@ impl Settings {
             ("HANARE_TIMEOUT", self.timeout_s.to_string()),
             ("HANARE_ON_LOSS", self.on_loss.to_string()),
             ("HANARE_TRACE_BYTES", format_size(self.trace_bytes)),
+            ("HANARE_REDUNDANCY", self.redundancy.to_string()),
+            ("HANARE_ALLOW_SAME_HOST", if self.allow_same_host { "on" } else { "off" }.to_owned()),
         ];
         if !self.servers.is_empty() {
             let list: Vec<String> = self.servers.iter().map(ToString::to_string).collect();
@@ -334,7 +349,7 @@ impl Settings {
 
     /// Every variable that [`Settings::from_env`] reads. A program that starts a run can clear inherited values of
     /// these variables.
-    pub const VARIABLES: [&'static str; 22] = [
+    pub const VARIABLES: [&'static str; 24] = [
         "HANARE_LOCAL",
         "HANARE_PRIVATE",
         "HANARE_SERVERS",
@@ -357,6 +372,8 @@ impl Settings {
         "HANARE_SEED",
         "HANARE_TRACE",
         "HANARE_TRACE_BYTES",
+        "HANARE_REDUNDANCY",
+        "HANARE_ALLOW_SAME_HOST",
     ];
 }
 
@@ -448,6 +465,8 @@ mod tests {
             ("HANARE_TIMEOUT", "0"),
             ("HANARE_TRACE_BYTES", "1K"),
             ("HANARE_DISABLE", "mvoe"),
+            ("HANARE_REDUNDANCY", "parity:3+1"),
+            ("HANARE_ALLOW_SAME_HOST", "yes"),
         ] {
             let error = checked(&[base, ("HANARE_PRIVATE", "/s"), (name, value)]).unwrap_err();
             assert!(error.to_string().starts_with(name), "{error}");
@@ -545,6 +564,8 @@ mod tests {
             settings.stats_pid = stats_fd.map(|fd| fd + 1);
             settings.timeout_s = timeout_s;
             settings.on_loss = if waits { OnLoss::Wait } else { OnLoss::End };
+            settings.allow_same_host = statics;
+            settings.redundancy = if statics && !waits { Redundancy::MIRROR } else { Redundancy::NONE };
             settings.private = Some("/tmp/dir/socket".into());
             settings.servers = vec![
                 ServerSpec { endpoint: Endpoint::Tcp("h:1".to_owned()), capacity },

@@ -50,6 +50,12 @@ pub enum ValueError {
     /// The text does not say what to do when a server is lost.
     #[error("'{0}' is not what a run does when it loses a memory server; give end or wait")]
     NotOnLoss(String),
+    /// The text is not a value of `HANARE_REDUNDANCY`.
+    #[error(
+        "'{0}' is not a redundancy; give none, mirror or parity:K+M, with K data parts (1, 2 or 4) and at least one parity \
+         part, 8 parts at most"
+    )]
+    NotARedundancy(String),
     /// The text is neither `on` nor `off`.
     #[error("'{0}' is neither on nor off")]
     NotASwitch(String),

@@ -35,6 +35,13 @@ pub enum StoreError<'a> {
     },
     /// The key of this process has sealed all the pages that one key may seal.
     SealSpent,
+    /// So many servers were lost that too few parts of a page are left.
+    TooFewParts {
+        /// The name of a lost server.
+        server: &'a str,
+        /// The number of parts that a page needs.
+        needed: u8,
+    },
     /// All servers are full.
     Full(Telling<'a>),
     /// The private server has no slot left.
@@ -56,6 +63,7 @@ impl StoreError<'_> {
             StoreError::Lost { .. }
             | StoreError::Damaged { .. }
             | StoreError::SealSpent
+            | StoreError::TooFewParts { .. }
             | StoreError::Gone
             | StoreError::SpillRead => EXIT_LOST,
         }
@@ -73,6 +81,11 @@ impl fmt::Display for StoreError<'_> {
             ),
             StoreError::SealSpent => out.write_str(
                 "the key of this process has sealed as many pages as one key may seal; start the program again",
+            ),
+            StoreError::TooFewParts { server, needed } => write!(
+                out,
+                "{server} and others are lost, and a page has fewer than the {needed} parts that it needs; give a \
+                 --redundancy with more parity parts, or servers that fail apart"
             ),
             StoreError::Full(no_room) => write!(out, "all memory servers are full: {no_room}"),
             StoreError::NoSlot => out.write_str(

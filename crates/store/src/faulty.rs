@@ -297,6 +297,7 @@ impl Store for Faulty {
         match what {
             Words::Stand => write!(out, "; {} reads under way", self.state().reads.len()),
             Words::NoRoom => out.write_str("the faulty store is full"),
+            Words::News => Ok(()),
         }
     }
 }

@@ -1,13 +1,15 @@
 //! An enum of the stores that running programs use. Tests have another store, `faulty`.
 
+use std::ffi::CStr;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use hanare_paging::PageId;
+use hanare_paging::{FrameId, PageId};
 use hanare_wire::{Attachment, LinkError, Session};
 
-use crate::remote::{Remote, Sender};
+use crate::redundant::{Copyist, Progress, Rebuilder, Redundant};
+use crate::remote::{Notice, Remote, Sender};
 use crate::slots::Slots;
 use crate::{Ask, Begun, OpenError, Polled, Read, Room, Saved, Store, StoreError, Take, Turn, Words, Write};
 
@@ -19,8 +21,41 @@ const PRIVATE_SILENT: Duration = Duration::from_secs(30);
 pub enum Kind {
     /// The store is in slots of a private server.
     Slots(Box<Slots>),
-    /// The store is on memory servers.
+    /// The store is on memory servers. Each page has one copy.
     Remote(Box<Remote>),
+    /// The store is on memory servers, and survives the loss of some of them.
+    Redundant(Box<Redundant>),
+}
+
+/// The work of one of the threads that a store needs ([`Kind::work`]).
+#[derive(Debug)]
+pub enum Worker {
+    /// Sends pages to a server.
+    Sender(Box<Sender>),
+    /// Sends parts of pages to a server of a redundant store.
+    Copyist(Box<Copyist>),
+    /// Rebuilds missing parts.
+    Rebuilder(Rebuilder),
+}
+
+impl Worker {
+    /// Returns the name for the worker's thread.
+    #[must_use]
+    pub fn name(&self) -> &'static CStr {
+        match self {
+            Worker::Sender(_) | Worker::Copyist(_) => c"hanare-writer",
+            Worker::Rebuilder(_) => c"hanare-rebuilder",
+        }
+    }
+
+    pub(crate) fn of_redundant(copyists: Vec<Copyist>) -> Vec<Self> {
+        let copyists = copyists.into_iter().map(|copyist| Worker::Copyist(Box::new(copyist)));
+        copyists.chain([Worker::Rebuilder(Rebuilder::default())]).collect()
+    }
+
+    pub(crate) fn of_remote(senders: Vec<Sender>) -> Vec<Self> {
+        senders.into_iter().map(|sender| Worker::Sender(Box::new(sender))).collect()
+    }
 }
 
 /// The links of a child process that is about to be forked.
@@ -29,6 +64,8 @@ pub enum Links {
     Slots(Attachment),
     /// The sessions with the memory servers, one for each server.
     Remote(Vec<Session>),
+    /// The sessions with the servers of a redundant store. `None` for a lost server.
+    Redundant(Vec<Option<Session>>),
 }
 
 impl fmt::Debug for Kind {
@@ -36,6 +73,7 @@ impl fmt::Debug for Kind {
         out.write_str(match self {
             Kind::Slots(_) => "Slots",
             Kind::Remote(_) => "Remote",
+            Kind::Redundant(_) => "Redundant",
         })
     }
 }
@@ -45,6 +83,7 @@ impl fmt::Debug for Links {
         out.write_str(match self {
             Links::Slots(_) => "Slots",
             Links::Remote(_) => "Remote",
+            Links::Redundant(_) => "Redundant",
         })
     }
 }
@@ -53,7 +92,7 @@ impl Kind {
     /// Checks whether writes can end later. They do if a sender writes the pages from their frames.
     #[must_use]
     pub fn writes_later(&self) -> bool {
-        matches!(self, Kind::Remote(_))
+        matches!(self, Kind::Remote(_) | Kind::Redundant(_))
     }
 
     /// Makes a store on memory servers wait for a server that is lost, until the server is back with the same session. The
@@ -63,6 +102,8 @@ impl Kind {
         match self {
             Kind::Slots(slots) => Kind::Slots(slots),
             Kind::Remote(remote) => Kind::Remote(Box::new(remote.waiting())),
+            // It goes on without the server.
+            Kind::Redundant(redundant) => Kind::Redundant(redundant),
         }
     }
 
@@ -70,7 +111,7 @@ impl Kind {
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         match self {
-            Kind::Slots(_) => false,
+            Kind::Slots(_) | Kind::Redundant(_) => false,
             Kind::Remote(remote) => remote.is_waiting(),
         }
     }
@@ -79,7 +120,7 @@ impl Kind {
     #[must_use]
     pub fn turns(&self) -> u32 {
         match self {
-            Kind::Slots(_) => 0,
+            Kind::Slots(_) | Kind::Redundant(_) => 0,
             Kind::Remote(remote) => remote.turns(),
         }
     }
@@ -90,6 +131,7 @@ impl Kind {
         match self {
             Kind::Slots(_) => PRIVATE_SILENT,
             Kind::Remote(remote) => remote.silent(),
+            Kind::Redundant(redundant) => redundant.silent(),
         }
     }
 
@@ -99,6 +141,7 @@ impl Kind {
         match self {
             Kind::Slots(_) => false,
             Kind::Remote(remote) => remote.is_reading(),
+            Kind::Redundant(redundant) => redundant.is_reading(),
         }
     }
 
@@ -108,6 +151,7 @@ impl Kind {
         match self {
             Kind::Slots(_) => count,
             Kind::Remote(remote) => remote.reach(first, count),
+            Kind::Redundant(redundant) => redundant.reach(first, count),
         }
     }
 
@@ -119,6 +163,58 @@ impl Kind {
         match self {
             Kind::Slots(_) => None,
             Kind::Remote(remote) => remote.arriving(),
+            Kind::Redundant(redundant) => redundant.arriving(),
+        }
+    }
+
+    /// Does a part of a worker's work. Calls `ended` for each write that has ended. `take` receives the pages that arrive
+    /// meanwhile. Sleeps if there is nothing to do. Returns the number of messages sent. The caller repeats this call in a
+    /// thread of the worker's own.
+    ///
+    /// # Errors
+    /// The store cannot go on.
+    pub fn work(
+        &self,
+        worker: &mut Worker,
+        ended: &mut dyn FnMut(PageId, FrameId),
+        take: &mut dyn Take,
+    ) -> Result<u64, StoreError<'_>> {
+        match (self, worker) {
+            (Kind::Remote(remote), Worker::Sender(sender)) => remote.send(sender, ended),
+            (Kind::Redundant(redundant), Worker::Copyist(copyist)) => redundant.send(copyist, ended),
+            (Kind::Redundant(redundant), Worker::Rebuilder(rebuilder)) => {
+                redundant.rebuild(rebuilder, take).map(|()| 0)
+            }
+            _ => {
+                debug_assert!(false, "a worker works for its own store");
+                std::thread::sleep(Duration::from_secs(1));
+                Ok(0)
+            }
+        }
+    }
+
+    /// Returns what the user is to learn about the worker's server since the last call, if the store waits for lost
+    /// servers.
+    #[must_use]
+    pub fn notice(&self, worker: &mut Worker) -> Option<Notice<'_>> {
+        match (self, worker) {
+            (Kind::Remote(remote), Worker::Sender(sender)) => remote.notice(sender),
+            _ => None,
+        }
+    }
+
+    /// Checks whether the store has news for the user ([`Words::News`]).
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        matches!(self, Kind::Redundant(redundant) if redundant.has_news())
+    }
+
+    /// Returns how far the rebuilding of missing parts is. All is 0 for a store without redundancy.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        match self {
+            Kind::Slots(_) | Kind::Remote(_) => Progress::default(),
+            Kind::Redundant(redundant) => redundant.progress(),
         }
     }
 
@@ -133,20 +229,25 @@ impl Kind {
         match self {
             Kind::Slots(slots) => slots.share().map(Links::Slots),
             Kind::Remote(remote) => remote.share().map(Links::Remote),
+            Kind::Redundant(redundant) => redundant.share().map(Links::Redundant),
         }
     }
 
-    /// Makes the child's store, with the same pages, on the child's own links. Returns the store with its senders,
+    /// Makes the child's store, with the same pages, on the child's own links. Returns the store with its workers,
     /// which the caller must run. Returns `None` if the links do not fit this kind of store.
     ///
     /// # Errors
     /// The slots cannot be mapped, or the child can have no key of its own.
-    pub fn on(self, links: Links) -> Result<Option<(Kind, Vec<Sender>)>, OpenError> {
+    pub fn on(self, links: Links) -> Result<Option<(Kind, Vec<Worker>)>, OpenError> {
         Ok(match (self, links) {
             (Kind::Slots(slots), Links::Slots(link)) => Some((Kind::Slots(Box::new(slots.again(link)?)), Vec::new())),
             (Kind::Remote(remote), Links::Remote(sessions)) => {
                 let (remote, senders) = remote.again(sessions)?;
-                Some((Kind::Remote(Box::new(remote)), senders))
+                Some((Kind::Remote(Box::new(remote)), Worker::of_remote(senders)))
+            }
+            (Kind::Redundant(redundant), Links::Redundant(sessions)) => {
+                let (redundant, copyists) = redundant.again(sessions)?;
+                Some((Kind::Redundant(Box::new(redundant)), Worker::of_redundant(copyists)))
             }
             _ => None,
         })
@@ -158,7 +259,7 @@ impl Kind {
     pub fn into_door(self) -> Option<OwnedFd> {
         match self {
             Kind::Slots(slots) => Some(slots.into_door()),
-            Kind::Remote(_) => None,
+            Kind::Remote(_) | Kind::Redundant(_) => None,
         }
     }
 }
@@ -168,6 +269,7 @@ impl Store for Kind {
         match self {
             Kind::Slots(slots) => slots.read(read, take),
             Kind::Remote(remote) => remote.read(read, take),
+            Kind::Redundant(redundant) => redundant.read(read, take),
         }
     }
 
@@ -177,6 +279,7 @@ impl Store for Kind {
             match self {
                 Kind::Slots(slots) => slots.write(write, fill),
                 Kind::Remote(remote) => remote.write(write, fill),
+                Kind::Redundant(redundant) => redundant.write(write, fill),
             }
         }
     }
@@ -185,6 +288,7 @@ impl Store for Kind {
         match self {
             Kind::Slots(slots) => slots.release(unit, count),
             Kind::Remote(remote) => remote.release(unit, count),
+            Kind::Redundant(redundant) => redundant.release(unit, count),
         }
     }
 
@@ -192,6 +296,7 @@ impl Store for Kind {
         match self {
             Kind::Slots(slots) => slots.room(ask),
             Kind::Remote(remote) => remote.room(ask),
+            Kind::Redundant(redundant) => redundant.room(ask),
         }
     }
 
@@ -199,6 +304,7 @@ impl Store for Kind {
         match self {
             Kind::Slots(slots) => slots.poll(turn, take),
             Kind::Remote(remote) => remote.poll(turn, take),
+            Kind::Redundant(redundant) => redundant.poll(turn, take),
         }
     }
 
@@ -206,6 +312,7 @@ impl Store for Kind {
         match self {
             Kind::Slots(slots) => slots.tell(what, out),
             Kind::Remote(remote) => remote.tell(what, out),
+            Kind::Redundant(redundant) => redundant.tell(what, out),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Stores evicted pages: in slots that this process copies itself ([`Slots`]), or on memory servers behind links
-//! ([`Remote`]).
+//! ([`Remote`]), if wanted with redundancy ([`Redundant`]).
 //!
 //! The store moves bytes and records where each page is held. It checks that pages come back from memory servers as
 //! they were sent, and encrypts them if its user asks for it. It makes no decisions about pages and starts no threads.
@@ -11,6 +11,7 @@
 //! fault path. They allocate nothing and acquire no lock that the program could hold.
 
 mod awake;
+mod bits;
 mod error;
 pub mod faulty;
 mod guard;
@@ -19,6 +20,7 @@ mod kind;
 mod open;
 mod placement;
 pub mod private;
+mod redundant;
 mod remote;
 mod slots;
 
@@ -29,8 +31,9 @@ use hanare_wire::Wait;
 
 pub use error::{EXIT_FULL, EXIT_LOST, StoreError};
 pub use guard::GuardError;
-pub use kind::{Kind, Links};
-pub use open::{OpenError, Target};
+pub use kind::{Kind, Links, Worker};
+pub use open::{Copies, OpenError, Target};
+pub use redundant::{Copyist, Progress, Rebuilder, Redundant};
 pub use remote::{EXTENT_BYTES, Notice, Opened, Remote, Sender, Shape};
 pub use slots::{Slots, SlotsError};
 
@@ -114,6 +117,12 @@ pub trait Take {
 
     /// Returns memory with room for a slot and for all bytes of any read. No other code uses this memory.
     fn spare(&mut self) -> *mut u8;
+
+    /// Called when the server answered the read with an error and its link can go on. Returns true if the reader can do
+    /// without the answer. Otherwise the store is lost.
+    fn failed(&mut self, _: &Read) -> bool {
+        false
+    }
 }
 
 /// The progress of a read.
@@ -207,6 +216,8 @@ pub enum Words {
     Stand,
     /// The reason why there is no room, and how the user can make room.
     NoRoom,
+    /// One thing that happened to the servers since the last call. Nothing if the store has no news.
+    News,
 }
 
 /// Displays what a store says about itself, without a line end, for use inside a longer line.

@@ -2,16 +2,18 @@
 //! address space. Each process stores some pages of this address space.
 
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use hanare_paging::limits::RUN_BYTES_MAX;
-use hanare_settings::ServerSpec;
+use hanare_settings::{Redundancy, ServerSpec};
 use hanare_wire::{Attachment, Key, KeyError, LinkError, Session, SessionOptions};
 
 use crate::private::{self, PrivateError};
-use crate::{EXTENT_BYTES, GuardError, Kind, Opened, Remote, Sender, Shape, Slots, SlotsError};
+use crate::redundant::{Named, Redundant, slot_bytes};
+use crate::remote::passes;
+use crate::{EXTENT_BYTES, GuardError, Kind, Opened, Remote, Shape, Slots, SlotsError, Worker};
 
 /// The place to which pages are evicted.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,7 +31,18 @@ pub enum Target {
         key: Option<PathBuf>,
         /// The silence in seconds after which a server counts as lost.
         timeout_s: u32,
+        /// The parts of each page, and on which servers they may be.
+        copies: Copies,
     },
+}
+
+/// How pages are kept on several memory servers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Copies {
+    /// The parts of each page.
+    pub redundancy: Redundancy,
+    /// Whether parts of a page may be on the same host.
+    pub allow_same_host: bool,
 }
 
 /// The reasons why a store cannot be opened.
@@ -57,9 +70,17 @@ pub enum OpenError {
     Guard(#[from] GuardError),
 }
 
+impl OpenError {
+    /// Checks whether the error may pass by itself: a server cannot be reached now, or its link broke off.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, OpenError::Server { source, .. } if passes(source))
+    }
+}
+
 impl Kind {
     /// Opens the store of one of `processes` processes that share a far address space. Returns the store with its
-    /// senders, which the caller must run. The limits of servers are divided among the processes. When few free slots
+    /// workers, which the caller must run. The limits of servers are divided among the processes. When few free slots
     /// are left, the store increments `upkeep` and wakes the thread that polls with
     /// [`Turn::Upkeep`](crate::Turn::Upkeep).
     ///
@@ -70,14 +91,19 @@ impl Kind {
         shape: Shape,
         processes: u16,
         upkeep: &'static AtomicU32,
-    ) -> Result<(Self, Vec<Sender>), OpenError> {
+    ) -> Result<(Self, Vec<Worker>), OpenError> {
         let link = match target {
             Target::Own => {
                 Attachment::open(&private::for_this_process(processes.into(), None)?, shape.slot_bytes as u32)
             }
             Target::Private(socket) => Attachment::open(socket, shape.slot_bytes as u32),
-            Target::Servers { servers, key, timeout_s } => {
-                return open_servers(servers, key.as_deref(), *timeout_s, shape, processes);
+            Target::Servers { servers, key, timeout_s, copies } => {
+                let key = key.as_deref().map(Key::from_file).transpose()?;
+                let silent = Duration::from_secs((*timeout_s).into());
+                return match copies.redundancy.is_none() {
+                    true => open_servers(servers, key, silent, shape, processes),
+                    false => open_redundant(servers, key, silent, shape, *copies),
+                };
             }
         };
         Ok((slots(link, shape, upkeep)?, Vec::new()))
@@ -101,19 +127,17 @@ fn slots(link: Result<Attachment, LinkError>, shape: Shape, upkeep: &'static Ato
 /// (a range that one server holds as a whole). A longer extent would reserve room for pages that other processes store.
 fn open_servers(
     servers: &[ServerSpec],
-    key: Option<&Path>,
-    timeout_s: u32,
+    key: Option<Key>,
+    silent: Duration,
     shape: Shape,
     processes: u16,
-) -> Result<(Kind, Vec<Sender>), OpenError> {
-    let key = key.map(Key::from_file).transpose()?;
-    let silent = Duration::from_secs(timeout_s.into());
+) -> Result<(Kind, Vec<Worker>), OpenError> {
     let opened = servers.iter().map(|server| open_server(server, &shape, processes, key.clone(), silent));
     let opened = opened.collect::<Result<_, _>>()?;
     let extent_bytes = if processes == 1 { EXTENT_BYTES } else { shape.slot_bytes };
     let bounce_bytes = shape.slot_bytes.max(RUN_BYTES_MAX as usize);
     let (remote, senders) = Remote::with_extents(opened, shape, extent_bytes, bounce_bytes, silent)?;
-    Ok((Kind::Remote(Box::new(remote)), senders))
+    Ok((Kind::Remote(Box::new(remote)), Worker::of_remote(senders)))
 }
 
 fn open_server(
@@ -123,7 +147,7 @@ fn open_server(
     key: Option<Key>,
     silent: Duration,
 ) -> Result<Opened, OpenError> {
-    let name = format!("memory server {}", server.endpoint);
+    let name = name_of(server);
     let mut options = SessionOptions::for_endpoint(&server.endpoint, shape.slot_bytes as u32);
     (options.key, options.silent_timeout) = (key, silent);
     let session = Session::open(&server.endpoint, &options)
@@ -131,4 +155,52 @@ fn open_server(
     let capacity_bytes = session.info().capacity_bytes;
     let limit_bytes = server.capacity.map(|bytes| bytes / u64::from(processes));
     Ok(Opened { name, session, options, capacity_bytes, limit_bytes })
+}
+
+fn name_of(server: &ServerSpec) -> String {
+    format!("memory server {}", server.endpoint)
+}
+
+/// Opens the links to memory servers that keep each page in parts. Servers that cannot be reached count as lost. Fails if
+/// so few are reached that no page could be kept. The other servers are tried again later.
+fn open_redundant(
+    servers: &[ServerSpec],
+    key: Option<Key>,
+    silent: Duration,
+    shape: Shape,
+    copies: Copies,
+) -> Result<(Kind, Vec<Worker>), OpenError> {
+    let Copies { redundancy, allow_same_host } = copies;
+    let slot_bytes = slot_bytes(&shape, redundancy) as u32;
+    let mut hosts: Vec<Option<String>> = Vec::new();
+    let mut reached = Vec::new();
+    let mut failure = None;
+    let mut named = Vec::new();
+    for (index, server) in servers.iter().enumerate() {
+        let mut options = SessionOptions::for_endpoint(&server.endpoint, slot_bytes);
+        (options.key, options.silent_timeout) = (key.clone(), silent);
+        let host = server.endpoint.host();
+        let known = hosts.iter().position(|known| *known == host).filter(|_| !allow_same_host);
+        let host = known.unwrap_or(index) as u16;
+        hosts.push(server.endpoint.host());
+        let name = name_of(server);
+        let session = match Session::open(&server.endpoint, &options) {
+            Ok(session) => Some(session),
+            Err(source) => {
+                failure.get_or_insert(OpenError::Server { server: name.clone(), source });
+                None
+            }
+        };
+        if session.is_some() && !reached.contains(&host) {
+            reached.push(host);
+        }
+        let (endpoint, limit_bytes) = (server.endpoint.clone(), server.capacity);
+        named.push((Named { name, endpoint, options, limit_bytes, host }, session));
+    }
+    match failure {
+        Some(failure) if reached.len() < usize::from(redundancy.data) => return Err(failure),
+        _ => {}
+    }
+    let (redundant, copyists) = Redundant::new(named, shape, redundancy, silent)?;
+    Ok((Kind::Redundant(Box::new(redundant)), Worker::of_redundant(copyists)))
 }

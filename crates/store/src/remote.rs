@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::time::Duration;
 
 use hanare_paging::PageId;
@@ -26,7 +26,6 @@ use crate::placement::Placement;
 use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Telling, Turn, Words, Write};
 
 mod again;
-mod bits;
 mod places;
 mod room;
 #[cfg(test)]
@@ -35,6 +34,7 @@ mod writer;
 
 pub use again::Notice;
 use again::Presence;
+pub(crate) use again::passes;
 pub use places::Shape;
 use places::{Places, WriteBack};
 pub use writer::Sender;
@@ -62,13 +62,18 @@ struct Server {
     name: String,
     info: SessionInfo,
     options: SessionOptions,
+    /// The connection for reads.
     link_fd: RawFd,
+    /// The connection for writes.
+    writer_fd: RawFd,
     requests: LockCell<Requests>,
     replies: LockCell<Replies>,
     reads_in_flight: AtomicU32,
     presence: Presence,
     /// The time of the last reply on the clock of [`Remote::awake`].
     last_reply_ns: AtomicU64,
+    /// The time since which the server owes an acknowledgement, on the same clock. 0 if it owes none.
+    owes_ack_ns: AtomicU64,
     /// A futex word. It is incremented when something waits to be sent to this server, and the server's sender is
     /// woken.
     wait_word: AtomicU32,
@@ -106,6 +111,8 @@ pub struct Remote {
     waits: bool,
     /// Servers may be stopped together with this process. Their silence is measured on this clock.
     awake: AwakeClock,
+    /// Whether the links were closed by this process.
+    is_over: AtomicBool,
 }
 
 /// An open session with a server, and the server's room.
@@ -131,11 +138,13 @@ impl Server {
             info,
             options,
             link_fd: link.as_fd().as_raw_fd(),
+            writer_fd: writer.as_fd().as_raw_fd(),
             requests: LockCell::new(Requests { link, expected: VecDeque::with_capacity(EXPECTED_MAX) }),
             replies: LockCell::new(Replies { link: replies, bounce }),
             reads_in_flight: AtomicU32::new(0),
             presence: Presence::default(),
             last_reply_ns: AtomicU64::new(0),
+            owes_ack_ns: AtomicU64::new(0),
             wait_word: AtomicU32::new(0),
             writes_in_flight: AtomicU32::new(0),
             asked: AtomicU32::new(0),
@@ -196,7 +205,8 @@ impl Remote {
         let awake = AwakeClock::new();
         let unit_bytes = shape.unit_bytes;
         let guard = Guard::new(shape.units, unit_bytes, shape.sealed)?;
-        Ok((Self { servers, places, guard, unit_bytes, extent_bytes, silent, waits: false, awake }, senders))
+        let is_over = AtomicBool::new(false);
+        Ok((Self { servers, places, guard, unit_bytes, extent_bytes, silent, waits: false, awake, is_over }, senders))
     }
 
     // ---- fork -------------------------------------------------------------------------------------------------------
@@ -318,7 +328,10 @@ impl Remote {
         let header = match link.try_header(wait) {
             Ok(Some(header)) => header,
             Ok(None) => return self.check_reads(index, looked_ns).map(|()| Received::Nothing),
-            Err(source) => return self.loses(index, source).map(|()| Received::Nothing),
+            Err(source) => match self.failed(server, source, take) {
+                Ok(received) => return Ok(received),
+                Err(source) => return self.loses(index, source).map(|()| Received::Nothing),
+            },
         };
         let expected = server.requests.lock().expected.pop_front();
         let Some(read) = expected.filter(|read| header.tag == u64::from(read.page.0) && header.len == read.bytes)
@@ -353,6 +366,67 @@ impl Remote {
         }
         take.arrived(&read);
         Ok(Received::Page)
+    }
+
+    /// Passes a server's error to the reader of the request that it answers. Returns the error if it answers none, or if
+    /// the reader needs the answer. The caller holds the receiving end.
+    fn failed(&self, server: &Server, source: LinkError, take: &mut dyn Take) -> Result<Received, LinkError> {
+        let LinkError::Server { tag, .. } = source else { return Err(source) };
+        let mut requests = server.requests.lock();
+        let Some(read) = requests.expected.front().copied().filter(|read| u64::from(read.page.0) == tag) else {
+            return Err(source);
+        };
+        drop(requests);
+        if !take.failed(&read) {
+            return Err(source);
+        }
+        requests = server.requests.lock();
+        requests.expected.pop_front();
+        drop(requests);
+        server.last_reply_ns.store(self.awake.now_ns(), Relaxed);
+        server.reads_in_flight.fetch_sub(1, AcqRel);
+        Ok(Received::Page)
+    }
+
+    // ---- as one of several copies ----------------------------------------------------------------------------------
+
+    /// Asks the only server for a range that it holds. Returns [`Begun::Full`] if too many reads are in progress.
+    pub(crate) fn ask(&self, read: &Read) -> Result<Begun, StoreError<'_>> {
+        self.request(0, read)
+    }
+
+    /// Closes the links of all servers. Threads that wait for a server end their waits with an error. The descriptors
+    /// stay open.
+    pub(crate) fn hang_up(&self) {
+        self.is_over.store(true, Release);
+        for fd in self.servers.iter().flat_map(|server| [server.link_fd, server.writer_fd]) {
+            // SAFETY: the links stay open until the process ends, so the descriptor is valid.
+            ready::hang_up(unsafe { BorrowedFd::borrow_raw(fd) });
+        }
+    }
+
+    /// Checks whether a server has owed an answer for longer than `len`. Time in which this process was stopped does not
+    /// count.
+    pub(crate) fn owes_longer_than(&self, len: Duration) -> bool {
+        self.servers.iter().any(|server| {
+            let read_ns = server.last_reply_ns.load(Relaxed);
+            let ack_ns = server.owes_ack_ns.load(Relaxed);
+            let owes_page = server.reads_in_flight.load(Acquire) > 0 && read_ns > 0;
+            [(owes_page, read_ns), (ack_ns > 0, ack_ns)]
+                .into_iter()
+                .any(|(owes, since_ns)| owes && self.awake.has_passed(len.as_nanos() as u64, since_ns, now_ns()))
+        })
+    }
+
+    /// Returns the link for reads of the only server.
+    pub(crate) fn link(&self) -> BorrowedFd<'_> {
+        // SAFETY: links stay open until the process ends, so the descriptor is valid.
+        unsafe { BorrowedFd::borrow_raw(self.servers[0].link_fd) }
+    }
+
+    /// Wakes the senders of all servers.
+    pub(crate) fn notify_all(&self) {
+        (0..self.servers.len()).for_each(|server| self.notify(server));
     }
 
     // ---- writing ----------------------------------------------------------------------------------------------------
@@ -427,9 +501,9 @@ impl Remote {
     }
 }
 
-impl Store for Remote {
-    fn read(&self, read: &Read, _: &mut dyn Take) -> Result<Begun, StoreError<'_>> {
-        let index = self.places.lock().server_of(read.page.0);
+impl Remote {
+    /// Sends a request for a range to a server.
+    fn request(&self, index: usize, read: &Read) -> Result<Begun, StoreError<'_>> {
         let server = &self.servers[index];
         let offset = u64::from(read.page.0) * self.unit_bytes as u64;
         let mut requests = server.requests.lock();
@@ -450,6 +524,13 @@ impl Store for Remote {
             server.last_reply_ns.store(self.awake.now_ns(), Relaxed);
         }
         Ok(Begun::Later)
+    }
+}
+
+impl Store for Remote {
+    fn read(&self, read: &Read, _: &mut dyn Take) -> Result<Begun, StoreError<'_>> {
+        let index = self.places.lock().server_of(read.page.0);
+        self.request(index, read)
     }
 
     /// Queues the write-back of a page that is in a frame. The caller of [`Remote::send`] learns when the write-back
@@ -495,6 +576,7 @@ impl Store for Remote {
         match what {
             Words::Stand => self.tell_stand(out),
             Words::NoRoom => self.tell_no_room(out),
+            Words::News => Ok(()),
         }
     }
 }

@@ -499,7 +499,7 @@ impl Store for Slots {
 
     fn tell(&self, what: Words, out: &mut dyn fmt::Write) -> fmt::Result {
         match what {
-            Words::Stand => Ok(()),
+            Words::Stand | Words::News => Ok(()),
             Words::NoRoom => out.write_str(
                 "the private memory server and its spill space have no room for it; give more --memory, or a --spill \
                  directory with more space",

@@ -23,6 +23,12 @@ pub fn nap(limit: Duration) {
     }
 }
 
+/// Closes both directions of a connection, without closing its descriptor. Threads that wait for the peer wake up.
+pub fn hang_up(link: BorrowedFd<'_>) {
+    // Ignored: the call fails only if the connection has ended already.
+    let _ = rustix::net::shutdown(link, rustix::net::Shutdown::Both);
+}
+
 /// Sleeps until one of the first [`WAITED_MAX`] descriptors is readable, or `timeout` has passed. A signal may end the
 /// sleep early. Returns immediately if `fds` is empty.
 ///

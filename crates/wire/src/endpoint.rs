@@ -89,6 +89,16 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
+    /// Returns the name or address of the host, in lower case. Returns `None` for this host: an AF_UNIX path, `localhost`
+    /// or a loopback address. Looks no names up. So two names of one host count as two hosts.
+    pub fn host(&self) -> Option<String> {
+        let Endpoint::Tcp(address) = self else { return None };
+        let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host).to_ascii_lowercase();
+        let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+        let is_loopback = ip.is_ok_and(|ip| ip.to_canonical().is_loopback());
+        if is_loopback || host == "localhost" { None } else { Some(host) }
+    }
+
     /// Checks whether bytes sent to this endpoint stay on this host. This is so for an AF_UNIX path, and for a host
     /// that resolves only to loopback addresses.
     pub fn is_local(&self) -> bool {
@@ -133,6 +143,15 @@ mod tests {
         {
             let error = text.parse::<Endpoint>().expect_err(text).to_string();
             assert!(error.contains("HOST:PORT"), "{error}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_told_apart_without_their_ports() {
+        let host = |text: &str| text.parse::<Endpoint>().expect(text).host();
+        assert_eq!((host("Node1:9"), host("[FE80::1]:2")), (Some("node1".to_owned()), Some("[fe80::1]".to_owned())));
+        for text in ["localhost:1", "127.0.0.1", "127.9.9.9:3", "[::1]:1", "/run/x", "[::ffff:127.0.0.1]:1"] {
+            assert_eq!(host(text), None, "{text}");
         }
     }
 

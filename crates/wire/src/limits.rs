@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// Unit of ranges, in bytes. The offset and the length of each range are multiples of this unit.
-pub const RANGE_UNIT: u32 = 4096;
+/// Unit of ranges, in bytes. The offset and the length of each range are multiples of this unit. It is smaller than a
+/// page, because a server may hold only a part of each page.
+pub const RANGE_UNIT: u32 = 512;
 /// The longest range of one READ or WRITE, in bytes.
 pub const RANGE_MAX: u32 = 4 << 20;
 /// The longest range of one DISCARD, in bytes.

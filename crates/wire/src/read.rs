@@ -103,7 +103,7 @@ impl Replacement {
 }
 
 impl ReadRequests {
-    /// Asks for `len` bytes at `offset`. `offset` and `len` must be multiples of 4 KiB, and `len` at most
+    /// Asks for `len` bytes at `offset`. `offset` and `len` must be multiples of 512 bytes, and `len` at most
     /// [`RANGE_MAX`].
     pub fn request(&mut self, tag: u64, offset: u64, len: u32) -> Result<(), LinkError> {
         check_range(offset, len)?;
@@ -131,7 +131,7 @@ impl ReadRequests {
 fn check_range(offset: u64, len: u32) -> Result<(), LinkError> {
     match range_is_valid(offset, len, RANGE_MAX) {
         true => Ok(()),
-        false => Err(LinkError::Misuse { what: "a READ takes whole 4 KiB units, at most 4 MiB" }),
+        false => Err(LinkError::Misuse { what: "a READ takes whole units of 512 bytes, at most 4 MiB" }),
     }
 }
 

@@ -58,7 +58,7 @@ impl Writer {
     }
 
     /// Sends the bytes of `parts`, one part after the other, as the new contents of the range at `offset`. The range
-    /// must consist of whole 4 KiB units and have at most [`RANGE_MAX`] bytes. Returns when the kernel has accepted the
+    /// must consist of whole units of 512 bytes and have at most [`RANGE_MAX`] bytes. Returns when the kernel has accepted the
     /// last byte. Later, [`Writer::try_ack`] returns the server's acknowledgement that it has stored the range.
     ///
     /// The caller must receive acknowledgements regularly. If they fill the connection, the server cannot send more of
@@ -67,7 +67,9 @@ impl Writer {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         if !range_is_valid(offset, length, RANGE_MAX) || parts.len() > PARTS_MAX {
-            return Err(LinkError::Misuse { what: "a WRITE takes whole 4 KiB units, at most 4 MiB in 256 parts" });
+            return Err(LinkError::Misuse {
+                what: "a WRITE takes whole units of 512 bytes, at most 4 MiB in 256 parts",
+            });
         }
         let header = self.header(tag, offset, length, parts);
         let (first, rest) = parts.split_at(parts.len().min(PARTS_AT_ONCE - 1));
@@ -86,7 +88,7 @@ impl Writer {
     pub fn write_many(&mut self, pages: &[(u64, u64, &[u8])]) -> Result<(), LinkError> {
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         if !pages.iter().all(|(_, offset, bytes)| range_is_valid(*offset, length(bytes), RANGE_MAX)) {
-            return Err(LinkError::Misuse { what: "a WRITE takes whole 4 KiB units, at most 4 MiB" });
+            return Err(LinkError::Misuse { what: "a WRITE takes whole units of 512 bytes, at most 4 MiB" });
         }
         for batch in pages.chunks(PARTS_AT_ONCE / 2) {
             let mut headers = [[0; HEADER_BYTES]; PARTS_AT_ONCE / 2];
@@ -114,11 +116,11 @@ impl Writer {
         header.encode()
     }
 
-    /// Tells the server that it may forget `len` bytes at `offset`. `offset` and `len` must be multiples of 4 KiB, and
+    /// Tells the server that it may forget `len` bytes at `offset`. `offset` and `len` must be multiples of 512 bytes, and
     /// `len` at most [`DISCARD_MAX`]. The server frees the slots that lie wholly within the range.
     pub fn discard(&mut self, tag: u64, offset: u64, len: u32) -> Result<(), LinkError> {
         if !range_is_valid(offset, len, DISCARD_MAX) {
-            return Err(LinkError::Misuse { what: "a DISCARD takes whole 4 KiB units, at most 1 GiB" });
+            return Err(LinkError::Misuse { what: "a DISCARD takes whole units of 512 bytes, at most 1 GiB" });
         }
         let frame = Header::range(Kind::Discard, tag, offset, len).encode();
         self.socket.send_all(&[IoSlice::new(&frame)])
@@ -129,7 +131,7 @@ impl Writer {
     /// sends nothing.
     pub fn discard_many(&mut self, ranges: &[(u64, u64, u32)]) -> Result<(), LinkError> {
         if !ranges.iter().all(|(_, offset, len)| range_is_valid(*offset, *len, DISCARD_MAX)) {
-            return Err(LinkError::Misuse { what: "a DISCARD takes whole 4 KiB units, at most 1 GiB" });
+            return Err(LinkError::Misuse { what: "a DISCARD takes whole units of 512 bytes, at most 1 GiB" });
         }
         for batch in ranges.chunks(PARTS_AT_ONCE) {
             let mut frames = [0; PARTS_AT_ONCE * HEADER_BYTES];

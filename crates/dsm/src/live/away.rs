@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use hanare_paging::{FrameId, PageId};
 use hanare_settings::Seal;
-use hanare_store::{Begun, Kind, OpenError, Read, Saved, Sender, Shape, Store, StoreError, Take, Target, Turn, Write};
+use hanare_store::{Begun, Kind, OpenError, Read, Saved, Shape, Store, StoreError, Take, Target, Turn, Worker, Write};
 use hanare_sys::clock::now_ns;
 use hanare_sys::copy;
 use hanare_sys::futex::{self, LockCell};
@@ -112,7 +112,7 @@ impl Away {
         };
         let small_frames = FRAMES as u32;
         let shape = Shape { units: pages, unit_bytes: PAGE, slot_bytes: PAGE, small_frames, wide_frames: 0, sealed };
-        let (store, senders) = Kind::open(target, shape, ranks, &NOBODY_WAITS)?;
+        let (store, workers) = Kind::open(target, shape, ranks, &NOBODY_WAITS)?;
         let store: &'static Kind = Box::leak(store.into());
         let writes = LockCell::new(Vec::with_capacity(FRAMES));
         let ended = Ended { writes, bell: AtomicU32::new(0), is_over: AtomicBool::new(false) };
@@ -120,10 +120,10 @@ impl Away {
         // The sender threads inherit this mask, so that no signal handler of the program runs in them. Such a handler
         // could wait for the engine while the engine waits for the sender.
         let _mask = SignalMask::block_all();
-        for sender in senders {
+        for worker in workers {
             std::thread::Builder::new()
                 .name("hanare-writer".to_owned())
-                .spawn(move || send(store, sender, ended, rank))?;
+                .spawn(move || work(store, worker, ended, rank))?;
         }
         Ok(Self {
             store,
@@ -288,14 +288,14 @@ impl Away {
 }
 
 /// Runs the thread that sends to one server.
-fn send(store: &'static Kind, mut sender: Sender, ended: &'static Ended, rank: Rank) {
-    let Kind::Remote(remote) = store else { return };
+fn work(store: &'static Kind, mut worker: Worker, ended: &'static Ended, rank: Rank) {
     while !ended.is_over.load(Ordering::Acquire) {
-        let sent = remote.send(&mut sender, &mut |page, frame| {
+        let mut report = |page, frame| {
             ended.writes.lock().push((page, frame));
             ended.bell.fetch_add(1, Ordering::Release);
             futex::wake_one(&ended.bell);
-        });
+        };
+        let sent = store.work(&mut worker, &mut report, &mut nothing());
         if let Err(error) = sent
             && !ended.is_over.load(Ordering::Acquire)
         {
@@ -310,7 +310,7 @@ mod tests {
 
     use hanare_server::{Server, ServerConfig};
     use hanare_settings::ServerSpec;
-    use hanare_store::{EXIT_FULL, EXIT_LOST};
+    use hanare_store::{Copies, EXIT_FULL, EXIT_LOST};
     use hanare_wire::Endpoint;
 
     use super::*;
@@ -339,7 +339,7 @@ mod tests {
     }
 
     fn named(servers: Vec<ServerSpec>) -> Target {
-        Target::Servers { servers, key: None, timeout_s: 5 }
+        Target::Servers { servers, key: None, timeout_s: 5, copies: Copies::default() }
     }
 
     struct Pages(Mapping);

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use hanare_settings::{DEFAULT_TIMEOUT_S, Seal, parse_servers};
-use hanare_store::Target;
+use hanare_store::{Copies, Target};
 
 use super::job::{JobError, number};
 
@@ -33,7 +33,7 @@ pub(super) fn from_env(get: &impl Fn(&str) -> Option<String>) -> Result<Target, 
         });
     }
     let timeout_s = number(&get, "HANARE_TIMEOUT", "a number of seconds")?.unwrap_or(DEFAULT_TIMEOUT_S);
-    Ok(Target::Servers { servers, key, timeout_s })
+    Ok(Target::Servers { servers, key, timeout_s, copies: Copies::default() })
 }
 
 /// Reads from `HANARE_SEAL` whether evicted pages are sealed.
@@ -60,7 +60,7 @@ mod tests {
         let server =
             |endpoint: &str, capacity| ServerSpec { endpoint: endpoint.parse().expect("an address"), capacity };
         let servers = vec![server("a:1", Some(3 << 20)), server("b:2", None)];
-        assert_eq!(of(&vars), Ok(Target::Servers { servers, key: None, timeout_s: 7 }));
+        assert_eq!(of(&vars), Ok(Target::Servers { servers, key: None, timeout_s: 7, copies: Copies::default() }));
     }
 
     #[test]

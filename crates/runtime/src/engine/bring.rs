@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use hanare_paging::{Event, PageId, Source};
-use hanare_store::{Begun, Kind, Polled, Read, Sender, Store, StoreError, Take, Turn};
+use hanare_store::{Begun, Kind, Polled, Progress, Read, Store, StoreError, Take, Telling, Turn, Words, Worker};
 use hanare_sys::copy;
 use hanare_sys::futex;
 use hanare_wire::Wait;
@@ -105,17 +105,34 @@ pub(super) fn end(error: &StoreError<'_>) -> ! {
 }
 
 impl<V: View> Engine<V, Kind> {
-    /// Runs as the main function of a thread that sends pages to a memory server. Returns only if the store uses a
-    /// private server, which needs no such thread.
-    pub(crate) fn run_sender(&self, mut sender: Sender) {
-        let Kind::Remote(remote) = &self.store else { return };
+    /// Runs as the main function of a thread that works for the store.
+    pub(crate) fn run_worker(&self, mut worker: Worker) -> ! {
+        let mut noted = Progress::default();
         loop {
             let mut ended = |page, frame| self.submit(Event::WrittenBack { page, frame, ok: true });
-            let sent = remote.send(&mut sender, &mut ended).unwrap_or_else(|error| end(&error));
-            add(&self.counters.requests, sent);
-            if let Some(notice) = remote.notice(&mut sender) {
+            let worked = self.store.work(&mut worker, &mut ended, &mut In::outside(self));
+            add(&self.counters.requests, worked.unwrap_or_else(|error| end(&error)));
+            if let Some(notice) = self.store.notice(&mut worker) {
                 fatal::say(format_args!("{notice}"));
             }
+            if let Worker::Rebuilder(_) = worker {
+                self.note_progress(&mut noted);
+            }
+        }
+    }
+
+    /// Counts what the rebuilder of missing parts did since the last call, and tells the user about losses of servers.
+    fn note_progress(&self, noted: &mut Progress) {
+        let now = self.store.progress();
+        let last = std::mem::replace(noted, now);
+        let counters = self.counters;
+        // The counters are sums over all processes. So changes are added, also negative ones.
+        add(&counters.servers_lost, now.losses.wrapping_sub(last.losses));
+        add(&counters.parts_behind_bytes, now.behind_bytes.wrapping_sub(last.behind_bytes));
+        add(&counters.parts_rebuilt_bytes, now.rebuilt_bytes.wrapping_sub(last.rebuilt_bytes));
+        add(&counters.degraded_ns, now.degraded_ns.wrapping_sub(last.degraded_ns));
+        while self.store.has_news() {
+            fatal::say(format_args!("{}", Telling(&self.store, Words::News)));
         }
     }
 }

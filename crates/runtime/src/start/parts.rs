@@ -2,10 +2,11 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
 
 use hanare_paging::{Geometry, Pager, Space, policy, prefetch};
 use hanare_settings::{Mode, OnLoss, Settings, SettingsError};
-use hanare_store::{Kind, OpenError, Sender, Shape, Target};
+use hanare_store::{Copies, Kind, OpenError, Shape, Target, Worker};
 use hanare_sys::features::Features;
 use hanare_sys::signal::{self, SignalMask};
 use hanare_sys::thread::CpuCell;
@@ -19,6 +20,11 @@ use crate::process::{self, State};
 use crate::threads::{self, arrivals, is_alone, own_thread, still};
 use crate::view::{Abilities, LiveView, Mechanism, Program, Sizes};
 use crate::{calls, handler, keeper, tracing};
+
+/// How long a process that starts waits for a server that is away, if the run waits for lost servers.
+const AWAY_MAX: Duration = Duration::from_secs(60);
+/// The pause between two attempts to reach such a server.
+const TRY_AGAIN: Duration = Duration::from_millis(200);
 
 /// Opens the mechanism by which accesses trap. Accesses do not trap before the view registers its memory.
 pub(crate) fn open_mechanism(plan: &Plan, mode: Mode, features: &Features) -> Result<Mechanism, StartError> {
@@ -54,7 +60,7 @@ pub(crate) fn open_store(
     settings: &Settings,
     plan: &Plan,
     door: Option<BorrowedFd<'_>>,
-) -> Result<(Kind, Vec<Sender>), OpenError> {
+) -> Result<(Kind, Vec<Worker>), OpenError> {
     let shape = Shape {
         units: plan.config.geometry.units,
         unit_bytes: plan.config.geometry.unit_bytes as usize,
@@ -70,10 +76,20 @@ pub(crate) fn open_store(
             servers: settings.servers.clone(),
             key: settings.key_file.clone(),
             timeout_s: settings.timeout_s,
+            copies: Copies { redundancy: settings.redundancy, allow_same_host: settings.allow_same_host },
         },
     };
-    let (store, senders) = Kind::open(&target, shape, 1, &UPKEEP_WANTED)?;
-    Ok((if settings.on_loss == OnLoss::Wait { store.waiting() } else { store }, senders))
+    if settings.on_loss == OnLoss::End {
+        return Kind::open(&target, shape, 1, &UPKEEP_WANTED);
+    }
+    let end = Instant::now() + AWAY_MAX;
+    loop {
+        match Kind::open(&target, shape, 1, &UPKEEP_WANTED) {
+            // A child or an executed program may start while the server is away.
+            Err(error) if error.may_pass() && Instant::now() < end => std::thread::sleep(TRY_AGAIN),
+            opened => return opened.map(|(store, workers)| (store.waiting(), workers)),
+        }
+    }
 }
 
 pub(super) fn open_pager(settings: &Settings, plan: &Plan, mode: Mode) -> Result<Pager, StartError> {
@@ -116,12 +132,12 @@ fn give_signals_back() -> Result<(), StartError> {
     Ok(())
 }
 
-pub(super) fn open_threads(state: &'static State, senders: Vec<Sender>) -> std::io::Result<()> {
+pub(super) fn open_threads(state: &'static State, workers: Vec<Worker>) -> std::io::Result<()> {
     own_thread(c"hanare-keeper", || keeper::keep(&state.engine))?;
-    for sender in senders {
-        own_thread(c"hanare-writer", move || {
+    for worker in workers {
+        own_thread(worker.name(), move || {
             let _mask = SignalMask::block_all();
-            state.engine.run_sender(sender);
+            state.engine.run_worker(worker);
         })?;
     }
     match state.engine.view().uffd() {

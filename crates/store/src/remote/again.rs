@@ -95,7 +95,7 @@ impl fmt::Display for Notice<'_> {
 }
 
 /// Checks whether an error of a link may pass by itself. After any other error, waiting would be in vain.
-fn passes(error: &LinkError) -> bool {
+pub(crate) fn passes(error: &LinkError) -> bool {
     use ErrorKind::{ConnectionAborted, ConnectionReset, HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
     match error {
         LinkError::Closed | LinkError::TimedOut | LinkError::Silent { .. } => true,

@@ -16,8 +16,8 @@ use hanare_paging::{FrameId, PageId};
 use hanare_settings::SERVERS_MAX;
 use hanare_wire::limits::DISCARD_MAX;
 
-use super::bits::Bits;
 use super::{EXTENT_BYTES, WRITES_AT_ONCE};
+use crate::bits::Bits;
 use crate::placement::Placement;
 
 /// The minimum free room of a server, in bytes, for new extents next to extents that it already holds. With less free
@@ -258,9 +258,16 @@ impl Places {
             // The extent has moved to another server, because this server refused another part of it. This part must
             // follow.
             (false, _) => Some(here),
-            (true, false) => self.move_away(unit, server, vain),
+            (true, false) if self.writes.len() > 1 => self.move_away(unit, server, vain),
+            // There is no other server.
+            (true, false) => None,
         };
-        let Some(to) = to else { return Ended::Nowhere };
+        let Some(to) = to else {
+            // Several servers may hold copies of the page. The write-back is then over for this one.
+            self.writing.clear(unit, self.count_of(job.bytes));
+            self.free_if_unused(unit / self.extent_units);
+            return Ended::Nowhere;
+        };
         if to != server {
             vain.push(self.slot(unit / self.slot_units));
         }

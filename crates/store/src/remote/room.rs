@@ -44,7 +44,8 @@ impl Remote {
                 let answered = server.answered.load(Acquire);
                 // The server may have answered a later request already. The numbers may have wrapped, so only their
                 // difference counts.
-                if number.wrapping_sub(answered) as i32 <= 0 || now_ns() > end {
+                let is_over = self.is_over.load(Acquire) || now_ns() > end;
+                if number.wrapping_sub(answered) as i32 <= 0 || is_over {
                     break;
                 }
                 futex::wait(&server.answered, answered, Some(Duration::from_millis(100)));

@@ -85,6 +85,21 @@ impl Remote {
     /// # Errors
     /// The server is lost or silent, it sent invalid data, or no server has room.
     pub fn send(&self, sender: &mut Sender, ended: &mut dyn FnMut(PageId, FrameId)) -> Result<u64, StoreError<'_>> {
+        self.send_telling(sender, &mut |page, frame, took| {
+            if took {
+                ended(page, frame);
+            }
+            took
+        })
+    }
+
+    /// Like [`Self::send`]. Also calls `ended` for a write-back for which no server has room, with false. The result
+    /// is an error only if `ended` returns false.
+    pub(crate) fn send_telling(
+        &self,
+        sender: &mut Sender,
+        ended: &mut dyn FnMut(PageId, FrameId, bool) -> bool,
+    ) -> Result<u64, StoreError<'_>> {
         let before = sender.tag;
         Sending { remote: self, sender, ended }.go_on()?;
         Ok(sender.tag - before)
@@ -95,7 +110,7 @@ impl Remote {
 pub(super) struct Sending<'a, 'b> {
     pub(super) remote: &'a Remote,
     pub(super) sender: &'b mut Sender,
-    ended: &'b mut dyn FnMut(PageId, FrameId),
+    ended: &'b mut dyn FnMut(PageId, FrameId, bool) -> bool,
 }
 
 impl<'a> Sending<'a, '_> {
@@ -242,6 +257,7 @@ impl<'a> Sending<'a, '_> {
         // The server's silence counts from the end of sending, because sending may take long.
         if before == 0 {
             self.sender.last_ack_ns = self.remote.awake.now_ns();
+            self.server().owes_ack_ns.store(self.sender.last_ack_ns, Relaxed);
         }
         Ok(())
     }
@@ -270,7 +286,10 @@ impl<'a> Sending<'a, '_> {
         if ack.status != AckStatus::Done {
             self.remote.places.lock().placement.close(self.sender.index);
         }
-        let asking = match self.sender.unacknowledged.pop_front() {
+        let acknowledged = self.sender.unacknowledged.pop_front();
+        let owes_ns = if self.sender.unacknowledged.is_empty() { 0 } else { self.sender.last_ack_ns };
+        self.server().owes_ack_ns.store(owes_ns, Relaxed);
+        let asking = match acknowledged {
             Some(Sent::WriteBacks(group)) => {
                 self.sender.bytes_out -= group_bytes(&group);
                 self.written(&group, &ack)?;
@@ -295,8 +314,12 @@ impl<'a> Sending<'a, '_> {
             let took = ack.status == AckStatus::Done;
             let ended = self.remote.places.lock().ended(job, self.sender.index, took, &mut self.sender.vain);
             match ended {
-                Ended::Held => (self.ended)(job.page, job.frame),
+                Ended::Held => {
+                    // Ignored: the result matters only for a write-back without a server.
+                    let _ = (self.ended)(job.page, job.frame, true);
+                }
                 Ended::GoesTo(other) => self.remote.notify(other),
+                Ended::Nowhere if (self.ended)(job.page, job.frame, false) => {}
                 Ended::Nowhere => return Err(self.remote.full()),
             }
         }

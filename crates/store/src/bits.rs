@@ -1,35 +1,45 @@
 //! A set of numbers below a bound, with one bit for each number.
 
-pub(super) struct Bits {
+pub(crate) struct Bits {
     words: Vec<u64>,
 }
 
 impl Bits {
-    pub(super) fn new(count: u32) -> Self {
+    pub(crate) fn new(count: u32) -> Self {
         Self { words: vec![0; count as usize / 64 + 1] }
     }
 
     /// Checks whether the set contains any number of a range.
-    pub(super) fn any(&self, first: u32, count: u32) -> bool {
+    pub(crate) fn any(&self, first: u32, count: u32) -> bool {
         masks(first, count).any(|(word, mask)| self.words[word] & mask != 0)
     }
 
-    pub(super) fn has(&self, number: u32) -> bool {
+    pub(crate) fn has(&self, number: u32) -> bool {
         self.any(number, 1)
     }
 
     /// Inserts the numbers from `first` to before `first + count` into the set.
-    pub(super) fn set(&mut self, first: u32, count: u32) {
+    pub(crate) fn set(&mut self, first: u32, count: u32) {
         masks(first, count).for_each(|(word, mask)| self.words[word] |= mask);
     }
 
     /// Removes the numbers of a range. Returns true if the set contained any of them.
-    pub(super) fn clear(&mut self, first: u32, count: u32) -> bool {
+    pub(crate) fn clear(&mut self, first: u32, count: u32) -> bool {
         let had = self.any(first, count);
         if had {
             masks(first, count).for_each(|(word, mask)| self.words[word] &= !mask);
         }
         had
+    }
+
+    /// Returns the smallest number of the set that is at least `from`.
+    pub(crate) fn next(&self, from: u32) -> Option<u32> {
+        let first = from as usize / 64;
+        let words = self.words.iter().enumerate().skip(first);
+        words
+            .map(|(word, &bits)| (word, if word == first { bits & u64::MAX << (from % 64) } else { bits }))
+            .find(|(_, bits)| *bits != 0)
+            .map(|(word, bits)| word as u32 * 64 + bits.trailing_zeros())
     }
 }
 
@@ -58,6 +68,10 @@ mod tests {
         assert!(bits.clear(64, 64) && !bits.clear(64, 64));
         assert_eq!(members(&bits), [60, 61, 62, 63, 128, 129]);
         bits.set(128, 64);
+        assert_eq!(
+            [0, 63, 64, 128, 150, 192].map(|from| bits.next(from)),
+            [Some(60), Some(63), Some(128), Some(128), Some(150), None]
+        );
         assert!(bits.clear(0, 200));
         assert_eq!(members(&bits), [0; 0]);
     }

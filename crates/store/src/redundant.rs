@@ -1,0 +1,589 @@
+//! A store over memory servers that keeps each page in K + M parts on different servers. Any K parts give the page back.
+//! So the run outlives the loss of any M servers, and goes on while what they held is rebuilt on others.
+//!
+//! The decisions are those of a pure machine ([`machine`]). This module carries them out over *members*. A member is a
+//! [`Remote`] with a single server. Its far space holds one part of each page, so its units are K times smaller.
+//!
+//! The machine is locked for each event. Writes and releases are passed to the members under this lock, so that their
+//! order stays. They only enter tables there. Requests for parts are sent without the lock, because they may wait for the
+//! link. The lock order is: a member's receiving end, the machine, a member's tables.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use std::time::Duration;
+
+use hanare_paging::limits::RUN_BYTES_MAX;
+use hanare_paging::{FrameId, PageId};
+use hanare_settings::Redundancy;
+use hanare_sys::clock::now_ns;
+use hanare_sys::futex::{self, LockCell};
+use hanare_wire::{Endpoint, LinkError, Session, SessionOptions, Wait};
+
+use crate::guard::GuardError;
+use crate::remote::{EXTENT_BYTES, Opened, Remote, Sender, Shape};
+use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Telling, Turn, Words, Write};
+
+mod buffers;
+mod code;
+mod fork;
+mod machine;
+mod news;
+mod pace;
+mod rebuilder;
+mod take;
+mod worker;
+
+#[cfg(test)]
+mod tests;
+
+use buffers::Buffers;
+use code::Code;
+use machine::{Fatal, Machine, Order, Sizes};
+use news::News;
+pub use news::Progress;
+use pace::Pace;
+pub use rebuilder::Rebuilder;
+use take::Parts;
+pub use worker::Copyist;
+
+/// The maximum number of parts of a page.
+const PARTS_MAX: usize = hanare_settings::REDUNDANCY_PARTS_MAX as usize;
+/// The maximum number of data parts of a page.
+const DATA_MAX: usize = 4;
+/// The maximum number of bytes of far memory that are rebuilt together.
+const JOB_BYTES: usize = RUN_BYTES_MAX as usize;
+/// The time for which a server may owe an answer while others answer. After this time it counts as lost.
+const SUSPECT: Duration = Duration::from_secs(1);
+/// The maximum number of times that a lost server is taken in again. Each time, the tables and descriptors of its last
+/// session stay, because other threads may still use them.
+const RETURNS_MAX: u32 = 16;
+
+const _: () = assert!(DATA_MAX <= PARTS_MAX && PARTS_MAX <= u8::BITS as usize);
+
+/// A named server, and how to reach it.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    pub(crate) name: String,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) options: SessionOptions,
+    /// The maximum number of bytes to use on this server. `None` if the user set no limit.
+    pub(crate) limit_bytes: Option<u64>,
+    /// The number of the server's host.
+    pub(crate) host: u16,
+}
+
+/// One server of the store.
+struct Member {
+    named: Named,
+    /// The session's store. Null if the server was never reached. The pointer comes from `Box::into_raw`. What it points
+    /// to stays until the process ends, because other threads may use it at any time.
+    remote: AtomicPtr<Remote>,
+    is_there: AtomicBool,
+    /// The sender of the session, until the member's worker takes it.
+    sender: LockCell<Option<Sender>>,
+    returns: AtomicU32,
+    /// A futex word on which the worker of a lost member sleeps.
+    wait_word: AtomicU32,
+}
+
+/// The sizes that the store computes with.
+#[derive(Clone, Copy, Debug)]
+struct Measures {
+    shape: Shape,
+    redundancy: Redundancy,
+    /// The number of bytes of a part of a unit.
+    part_bytes: usize,
+    /// The maximum number of bytes of a read.
+    read_bytes: usize,
+    /// The silence after which a server counts as lost, even if no other server answers.
+    silent: Duration,
+}
+
+/// A store that survives the loss of memory servers.
+pub struct Redundant {
+    members: Vec<Member>,
+    machine: LockCell<Machine>,
+    code: Code,
+    buffers: Buffers,
+    measures: Measures,
+    pace: Pace,
+    news: News,
+    /// The address of the page in each frame that is being written.
+    pages: Vec<AtomicUsize>,
+    /// Whether threads in the background must leave the machine alone, because the process may fork.
+    is_paused: AtomicBool,
+    /// The number of background threads that use the machine.
+    background: AtomicU32,
+    /// A futex word. It is incremented when the rebuilder may have something to do.
+    rebuild_word: AtomicU32,
+}
+
+impl Measures {
+    fn data(&self) -> usize {
+        self.redundancy.data.into()
+    }
+
+    fn units_of(&self, bytes: u32) -> u32 {
+        bytes / self.shape.unit_bytes as u32
+    }
+
+    /// Returns the number of frames of both sizes.
+    fn frames(&self) -> u32 {
+        self.shape.small_frames + self.shape.wide_frames
+    }
+
+    fn index_of(&self, frame: FrameId) -> u32 {
+        if frame.wide { self.shape.small_frames + frame.index } else { frame.index }
+    }
+
+    fn frame_of(&self, index: u32) -> FrameId {
+        let small = self.shape.small_frames;
+        if index < small { FrameId { wide: false, index } } else { FrameId { wide: true, index: index - small } }
+    }
+
+    /// Returns the frame by which members know the rebuilt part of a job. It comes after all small frames.
+    fn frame_of_job(&self, job: usize) -> FrameId {
+        FrameId { wide: false, index: self.shape.small_frames + job as u32 }
+    }
+
+    /// Returns the job of a frame that a member knows. Returns `None` if the frame is one of the program's.
+    fn job_of(&self, frame: FrameId) -> Option<usize> {
+        frame.index.checked_sub(self.shape.small_frames).filter(|_| !frame.wide).map(|job| job as usize)
+    }
+
+    /// Returns the number of units that a job rebuilds at most.
+    fn job_units(&self) -> u32 {
+        (JOB_BYTES / self.shape.unit_bytes).max(1) as u32
+    }
+
+    /// Returns the length of an extent's part on one member, in bytes.
+    fn extent_part_bytes(&self) -> usize {
+        EXTENT_BYTES / self.data()
+    }
+
+    /// Makes the store of a session with one server.
+    fn remote(&self, named: &Named, session: Session) -> Result<(Remote, Vec<Sender>), GuardError> {
+        let Named { name, options, limit_bytes, .. } = named.clone();
+        let capacity_bytes = session.info().capacity_bytes;
+        let opened = Opened { name, session, options, capacity_bytes, limit_bytes };
+        let shape = Shape {
+            unit_bytes: self.part_bytes,
+            slot_bytes: self.slot_bytes(),
+            small_frames: self.shape.small_frames + machine::JOBS as u32,
+            ..self.shape
+        };
+        let bounce_bytes = self.read_bytes / self.data();
+        Remote::with_extents(vec![opened], shape, self.extent_part_bytes(), bounce_bytes, self.silent)
+    }
+
+    /// Returns the length of a member's slots in bytes. A slot may hold the parts of several units.
+    fn slot_bytes(&self) -> usize {
+        slot_bytes(&self.shape, self.redundancy)
+    }
+
+    /// Returns the number of extents of which a member can hold a part.
+    fn extents_in(&self, bytes: u64) -> u64 {
+        bytes / self.extent_part_bytes() as u64
+    }
+}
+
+/// Returns the length of the slots that each server of a redundant store has, in bytes.
+pub(crate) fn slot_bytes(shape: &Shape, redundancy: Redundancy) -> usize {
+    (shape.slot_bytes / usize::from(redundancy.data)).max(hanare_wire::limits::SLOT_MIN as usize)
+}
+
+impl Member {
+    fn new(named: Named) -> Self {
+        Self {
+            named,
+            remote: AtomicPtr::new(std::ptr::null_mut()),
+            is_there: AtomicBool::new(false),
+            sender: LockCell::new(None),
+            returns: AtomicU32::new(0),
+            wait_word: AtomicU32::new(0),
+        }
+    }
+
+    /// Returns the store of the member's last session.
+    fn remote(&self) -> Option<&Remote> {
+        // SAFETY: the pointer is null, or it comes from `Box::into_raw` and is never freed in this process.
+        unsafe { self.remote.load(Acquire).as_ref() }
+    }
+
+    /// Returns the store of the member's session if the member is not lost.
+    fn there(&self) -> Option<&Remote> {
+        if self.is_there.load(Acquire) { self.remote() } else { None }
+    }
+
+    /// Takes in a new session. The store of the last one stays where it is.
+    fn take_in(&self, remote: Remote, sender: Option<Sender>) {
+        self.remote.store(Box::into_raw(Box::new(remote)), Release);
+        *self.sender.lock() = sender;
+        self.is_there.store(true, Release);
+    }
+}
+
+impl Redundant {
+    /// Makes a store over named servers, some of which may be unreachable. Returns it with its workers, which the caller
+    /// must run.
+    pub(crate) fn new(
+        servers: Vec<(Named, Option<Session>)>,
+        shape: Shape,
+        redundancy: Redundancy,
+        silent: Duration,
+    ) -> Result<(Self, Vec<Copyist>), GuardError> {
+        let part_bytes = shape.unit_bytes / usize::from(redundancy.data);
+        let read_bytes = shape.slot_bytes.max(shape.unit_bytes).max(RUN_BYTES_MAX as usize);
+        let measures = Measures { shape, redundancy, part_bytes, read_bytes, silent };
+        let mut members = Vec::new();
+        let mut states = Vec::new();
+        for (named, session) in servers {
+            let member = Member::new(named);
+            let (host, mut room) = (member.named.host, 0);
+            if let Some(session) = session {
+                let (remote, mut senders) = measures.remote(&member.named, session)?;
+                room = measures.extents_in(remote.room(Ask::Known).capacity_bytes);
+                member.take_in(remote, senders.pop());
+            }
+            states.push(machine::Member::new(host, room, !member.is_there.load(Acquire)));
+            members.push(member);
+        }
+        let sizes = Sizes {
+            units: shape.units,
+            extent_units: (EXTENT_BYTES / shape.unit_bytes).max(1) as u32,
+            frames: measures.frames(),
+            data: redundancy.data,
+            parity: redundancy.parity,
+            job_units: measures.job_units(),
+        };
+        let machine = Machine::new(sizes, states);
+        let store = Self::of(members, machine, Buffers::new(&measures)?, measures);
+        let copyists = (0..store.members.len()).map(Copyist::new).collect();
+        Ok((store, copyists))
+    }
+
+    fn of(members: Vec<Member>, machine: Machine, buffers: Buffers, measures: Measures) -> Self {
+        Self {
+            news: News::new(members.len()),
+            members,
+            machine: LockCell::new(machine),
+            code: Code::new(measures.redundancy.data, measures.redundancy.parity),
+            buffers,
+            pace: Pace::new(),
+            pages: (0..measures.frames()).map(|_| AtomicUsize::new(0)).collect(),
+            measures,
+            is_paused: AtomicBool::new(false),
+            background: AtomicU32::new(0),
+            rebuild_word: AtomicU32::new(0),
+        }
+    }
+
+    /// Returns the silence after which a server counts as lost, even if no other server answers.
+    pub(crate) fn silent(&self) -> Duration {
+        self.measures.silent
+    }
+
+    /// Checks whether a member owes an answer to a read.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.members.iter().filter_map(Member::there).any(Remote::is_reading)
+    }
+
+    /// Returns how many of these held base pages, from the first on, one read can fetch.
+    pub(crate) fn reach(&self, first: PageId, count: u32) -> u32 {
+        self.machine.lock().reach(first.0, count)
+    }
+
+    /// Returns a link on which a part is expected.
+    pub(crate) fn arriving(&self) -> Option<BorrowedFd<'_>> {
+        self.members.iter().filter_map(Member::there).find_map(Remote::arriving)
+    }
+
+    /// Returns an error if the run cannot go on.
+    fn check(&self, machine: &Machine) -> Result<(), StoreError<'_>> {
+        match machine.fatal() {
+            None => Ok(()),
+            Some(Fatal::Full) => Err(StoreError::Full(Telling(self, Words::NoRoom))),
+            Some(Fatal::Lost) => {
+                let lost = self.members.iter().find(|member| !member.is_there.load(Relaxed));
+                let server = lost.map_or("a memory server", |member| member.named.name.as_str());
+                Err(StoreError::TooFewParts { server, needed: self.measures.redundancy.data })
+            }
+        }
+    }
+
+    // ---- carrying out ----------------------------------------------------------------------------------------------
+
+    /// Passes the machine's orders to the members. The caller holds the machine.
+    fn obey(&self, machine: &mut Machine) {
+        while let Some(order) = machine.next_order() {
+            match order {
+                Order::Write { member, part, frame } => {
+                    let (unit, count) = machine.units_in(frame);
+                    let page = self.pages[frame as usize].load(Acquire);
+                    let at = self.buffers.part_of_page(page, frame, part, count);
+                    if self.write_part(member, unit, count, self.measures.frame_of(frame), at) == Some(false) {
+                        machine.refused(frame, member);
+                    }
+                }
+                Order::WriteRebuilt { member, job } => {
+                    let machine::Job { unit, count, .. } = machine.job(job);
+                    let (at, frame) = (self.buffers.job(job), self.measures.frame_of_job(job));
+                    if self.write_part(member, unit, count, frame, at) == Some(false) {
+                        machine.rebuilt_refused(job, member);
+                    }
+                }
+                Order::Release { member, unit, count } => {
+                    if let Some(remote) = self.members[member].there() {
+                        remote.release(unit, count);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Queues the write of a part at a member. Returns whether the member has room. Returns `None` if it is lost.
+    fn write_part(&self, member: usize, unit: u32, count: u32, frame: FrameId, at: *const u8) -> Option<bool> {
+        let remote = self.members[member].there()?;
+        let bytes = count * self.measures.part_bytes as u32;
+        let spare = std::ptr::null_mut();
+        let write = Write { page: PageId(unit), bytes, frame: Some(frame), at: Some(at), may_be_same: false, spare };
+        // SAFETY: the bytes at `at` are those of a page in a frame, of its parity parts, or of a rebuilt part. They do
+        // not change before the machine gives the frame back or ends the job. It does so only after the member's sender
+        // has acknowledged the part or has stopped. `spare` is not used by a store of servers.
+        Some(unsafe { remote.write(&write, &mut |_| {}) }.is_ok())
+    }
+
+    /// Sends the machine's requests for parts. The caller does not hold the machine.
+    fn send_requests(&self) {
+        loop {
+            // The lock is held only while the request is taken out.
+            let request = self.machine.lock().next_request();
+            let Some(request) = request else { return };
+            // If the member was lost meanwhile, the machine has asked another member.
+            let Some(remote) = self.members[request.member].there() else { continue };
+            let read = take::read_of(request, self.measures.part_bytes);
+            match remote.ask(&read) {
+                Ok(Begun::Later | Begun::Done) => {}
+                // So many answers are missing only if the member does not answer.
+                Ok(Begun::Full) => self.lose(request.member, remote, None),
+                Err(error) => self.lose(request.member, remote, Some(&error)),
+            }
+        }
+    }
+
+    /// Takes note of the loss of a member, whose session was that of `remote`. The caller then sends requests.
+    fn lose(&self, member: usize, remote: &Remote, error: Option<&StoreError<'_>>) {
+        let mut machine = self.machine.lock();
+        // The error may belong to an earlier session.
+        let is_last = self.members[member].remote().is_some_and(|last| std::ptr::eq(last, remote));
+        if !is_last || !machine.lost(member) {
+            return;
+        }
+        self.members[member].is_there.store(false, Release);
+        self.obey(&mut machine);
+        drop(machine);
+        remote.hang_up();
+        remote.notify_all();
+        self.news.lost(member, error);
+        self.notify_rebuilder();
+    }
+
+    fn notify_rebuilder(&self) {
+        self.rebuild_word.fetch_add(1, Release);
+        futex::wake_one(&self.rebuild_word);
+    }
+
+    // ---- receiving -------------------------------------------------------------------------------------------------
+
+    /// Polls one member. Returns what came of it, and whether an answer came. A member whose link has ended is lost.
+    fn poll_member(&self, index: usize, turn: Turn, take: &mut dyn Take) -> (Polled, bool) {
+        let Some(remote) = self.members[index].there() else { return (Polled::Idle, false) };
+        let mut parts = Parts::new(self, take);
+        match remote.poll(turn, &mut parts) {
+            Ok(polled) => (polled, parts.has_come()),
+            Err(StoreError::Damaged { read, .. }) => {
+                parts.damaged(&read);
+                (Polled::Received, true)
+            }
+            Err(error) => {
+                parts.break_off();
+                self.lose(index, remote, Some(&error));
+                (Polled::Received, true)
+            }
+        }
+    }
+
+    /// Receives the parts that have arrived for any thread. Then waits for all links together if none has arrived.
+    fn receive(&self, wait: Wait, take: &mut dyn Take) -> Polled {
+        let (mut idle, mut any, mut came) = (true, false, false);
+        for index in 0..self.members.len() {
+            if self.members[index].there().is_some_and(Remote::is_reading) {
+                let (polled, has_come) = self.poll_member(index, Turn::Receive(Wait::Now), take);
+                idle = false;
+                any |= polled != Polled::Busy;
+                came |= has_come;
+            }
+        }
+        self.send_requests();
+        if !came {
+            self.hedge();
+            if any {
+                self.wait_for_any(wait);
+            }
+        }
+        match (idle, any) {
+            (true, _) => Polled::Idle,
+            (_, true) => Polled::Received,
+            (_, false) => Polled::Busy,
+        }
+    }
+
+    /// Asks one more server for each read that lasts long.
+    fn hedge(&self) {
+        let now_ns = now_ns();
+        if !self.pace.is_time_to_look(now_ns) {
+            return;
+        }
+        for read in self.pace.slow_reads(now_ns) {
+            let mut machine = self.machine.lock();
+            machine.slow(read);
+            // If all servers are asked, there is nothing more to do for this read.
+            self.pace.asked_again(read, now_ns);
+        }
+        self.send_requests();
+    }
+
+    // ---- watching --------------------------------------------------------------------------------------------------
+
+    /// Checks every link, and takes note of the members' room. Also ends the pause for a fork.
+    fn keep_up(&self, take: &mut dyn Take) {
+        self.is_paused.store(false, SeqCst);
+        for index in 0..self.members.len() {
+            self.poll_member(index, Turn::Upkeep, take);
+            let Some(remote) = self.members[index].there() else { continue };
+            let room = self.measures.extents_in(remote.room(Ask::Known).capacity_bytes);
+            self.machine.lock().set_room(index, room);
+        }
+        self.suspect();
+        self.send_requests();
+    }
+
+    /// Loses a member that has owed an answer for long while others answer, if each page can do without it.
+    fn suspect(&self) {
+        let owes = |member: &&Member| member.there().is_some_and(|remote| remote.owes_longer_than(SUSPECT));
+        let answers = self.members.iter().any(|member| member.there().is_some() && !owes(&member));
+        if !answers {
+            return;
+        }
+        for (index, member) in self.members.iter().enumerate().filter(|(_, member)| owes(member)) {
+            let Some(remote) = member.there() else { continue };
+            if self.machine.lock().can_spare(index) {
+                let seconds = SUSPECT.as_secs() as u32;
+                let silent = StoreError::Lost { server: "", source: LinkError::Silent { seconds } };
+                self.lose(index, remote, Some(&silent));
+            }
+        }
+    }
+
+    /// Checks whether nothing is under way. From now on, nothing is begun in the background until the next upkeep.
+    fn is_at_rest(&self, take: &mut dyn Take) -> bool {
+        self.is_paused.store(true, SeqCst);
+        let is_idle = |index: usize| self.poll_member(index, Turn::Rest, take).0 == Polled::Idle;
+        self.background.load(SeqCst) == 0 && self.machine.lock().is_idle() && (0..self.members.len()).all(is_idle)
+    }
+}
+
+impl Store for Redundant {
+    fn read(&self, read: &Read, _: &mut dyn Take) -> Result<Begun, StoreError<'_>> {
+        let mut machine = self.machine.lock();
+        let Some(index) = machine.read(*read, read.page.0, self.measures.units_of(read.bytes)) else {
+            return Ok(Begun::Full);
+        };
+        self.pace.begins(index, now_ns());
+        self.check(&machine)?;
+        drop(machine);
+        self.send_requests();
+        Ok(Begun::Later)
+    }
+
+    /// Computes the parts of a page that is in a frame, and queues them at their servers. The caller of
+    /// [`Redundant::send`] learns when all parts are held.
+    unsafe fn write(&self, write: &Write, _: &mut dyn FnMut(*mut u8)) -> Result<Saved, StoreError<'_>> {
+        let Write { page, bytes, frame: Some(frame), at: Some(from), .. } = *write else {
+            debug_assert!(false, "a page that goes to servers waits in a frame");
+            return Err(StoreError::Full(Telling(self, Words::NoRoom)));
+        };
+        let index = self.measures.index_of(frame);
+        if self.measures.data() > 1 {
+            // SAFETY: the caller of `write` keeps the page's bytes at `from` unchanged until the write has ended.
+            let bytes = unsafe { std::slice::from_raw_parts(from, bytes as usize) };
+            self.buffers.encode(&self.code, bytes, index);
+        }
+        self.pages[index as usize].store(from as usize, Release);
+        let mut machine = self.machine.lock();
+        // Ignored: the error is among those that `check` returns.
+        let (Ok(()) | Err(_)) = machine.write(index, page.0, self.measures.units_of(bytes));
+        self.obey(&mut machine);
+        self.check(&machine)?;
+        Ok(Saved::Later)
+    }
+
+    fn release(&self, unit: u32, count: u32) {
+        let mut machine = self.machine.lock();
+        let (mut unit, end) = (unit, unit + count);
+        while unit < end {
+            let count = machine.reach(unit, end - unit);
+            machine.release(unit, count);
+            self.obey(&mut machine);
+            unit += count;
+        }
+    }
+
+    fn room(&self, ask: Ask) -> Room {
+        let mut known_ns = u64::MAX;
+        for (index, member) in self.members.iter().enumerate() {
+            if let Some(remote) = member.there() {
+                let room = remote.room(ask);
+                known_ns = known_ns.min(room.known_ns);
+                self.machine.lock().set_room(index, self.measures.extents_in(room.capacity_bytes));
+            }
+        }
+        let machine = self.machine.lock();
+        let bytes = |extents: u64| extents.saturating_mul(EXTENT_BYTES as u64);
+        let known_ns = if known_ns == u64::MAX { now_ns() } else { known_ns };
+        Room { capacity_bytes: bytes(machine.room()), placed_bytes: Some(bytes(machine.extents_used())), known_ns }
+    }
+
+    fn poll(&self, turn: Turn, take: &mut dyn Take) -> Result<Polled, StoreError<'_>> {
+        let polled = match turn {
+            Turn::Receive(wait) => self.receive(wait, take),
+            Turn::Upkeep => {
+                self.keep_up(take);
+                Polled::Idle
+            }
+            Turn::Rest if self.is_at_rest(take) => Polled::Idle,
+            Turn::Rest => Polled::Busy,
+        };
+        let machine = self.machine.lock();
+        self.check(&machine)?;
+        Ok(polled)
+    }
+
+    fn tell(&self, what: Words, out: &mut dyn fmt::Write) -> fmt::Result {
+        match what {
+            Words::News => self.tell_news(out),
+            Words::NoRoom => self.tell_no_room(out),
+            Words::Stand => self.members.iter().try_for_each(|member| match member.there() {
+                Some(remote) => remote.tell(what, out),
+                None => write!(out, "; {} is lost", member.named.name),
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for Redundant {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_list().entries(self.members.iter().map(|member| &member.named.name)).finish()
+    }
+}

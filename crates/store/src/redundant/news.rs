@@ -1,0 +1,143 @@
+//! What happened to the servers, for messages and for counters.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+
+use hanare_wire::LinkError;
+
+use super::Redundant;
+use crate::{Ask, Store, StoreError};
+
+/// How far the rebuilding is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Progress {
+    /// The number of losses of servers so far.
+    pub losses: u64,
+    /// An upper bound of the bytes of pages of which a part is missing.
+    pub behind_bytes: u64,
+    /// The bytes of parts that were rebuilt so far.
+    pub rebuilt_bytes: u64,
+    /// The time in which pages lacked parts so far, in nanoseconds.
+    pub degraded_ns: u64,
+}
+
+/// What is to be told.
+pub(super) struct News {
+    /// For each member: why it was lost, if this is still to be told. 0 if not.
+    lost: Vec<AtomicU8>,
+    /// Whether it is to be told that every page has all its parts again.
+    is_restored: AtomicBool,
+    /// Whether pages have lacked parts since a server was lost.
+    is_behind: AtomicBool,
+    /// Whether a server was lost since every page had all its parts.
+    has_lost: AtomicBool,
+    losses: AtomicU32,
+    pub(super) degraded_ns: AtomicU64,
+}
+
+/// The reasons of a loss, from 1 on.
+const REASONS: [&str; 4] = [
+    "it closed the connection: it, or its machine, has ended",
+    "it fell silent",
+    "it sent invalid data",
+    "its link failed",
+];
+
+impl News {
+    pub(super) fn new(members: usize) -> Self {
+        Self {
+            lost: (0..members).map(|_| AtomicU8::new(0)).collect(),
+            is_restored: AtomicBool::new(false),
+            is_behind: AtomicBool::new(false),
+            has_lost: AtomicBool::new(false),
+            losses: AtomicU32::new(0),
+            degraded_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes note of the loss of a member.
+    pub(super) fn lost(&self, member: usize, error: Option<&StoreError<'_>>) {
+        let reason = match error {
+            Some(StoreError::Lost { source: LinkError::Closed, .. }) => 1,
+            Some(StoreError::Lost { source: LinkError::Silent { .. } | LinkError::TimedOut, .. }) | None => 2,
+            Some(StoreError::Lost { source: LinkError::Garbage { .. } | LinkError::Version { .. }, .. }) => 3,
+            Some(_) => 4,
+        };
+        self.losses.fetch_add(1, Relaxed);
+        self.is_restored.store(false, Relaxed);
+        self.has_lost.store(true, Relaxed);
+        self.lost[member].store(reason, Release);
+    }
+
+    /// Takes note of whether every page has all its parts.
+    pub(super) fn is_whole(&self, is_whole: bool) {
+        if !is_whole {
+            self.is_behind.store(self.has_lost.load(Relaxed), Relaxed);
+        } else if self.is_behind.swap(false, Relaxed) {
+            self.has_lost.store(false, Relaxed);
+            self.is_restored.store(true, Release);
+        }
+    }
+
+    fn any(&self) -> bool {
+        self.is_restored.load(Acquire) || self.lost.iter().any(|reason| reason.load(Acquire) != 0)
+    }
+}
+
+impl Redundant {
+    /// Writes the room of each server, and how the user can get more.
+    pub(super) fn tell_no_room(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        let parts = self.measures.redundancy.parts();
+        write!(out, "each page takes {parts} servers with room, and ")?;
+        for (index, member) in self.members.iter().enumerate() {
+            let comma = if index > 0 { ", " } else { "" };
+            match member.there().map(|remote| remote.room(Ask::Known).capacity_bytes) {
+                Some(bytes) => write!(out, "{comma}{} has no room beyond {bytes} bytes", member.named.name)?,
+                None => write!(out, "{comma}{} is lost", member.named.name)?,
+            }
+        }
+        out.write_str(
+            "; name a further --server, or give one more --memory, a --spill directory or a larger --client-quota",
+        )
+    }
+
+    /// Checks whether there is something to tell the user ([`Words::News`](crate::Words::News)).
+    pub(crate) fn has_news(&self) -> bool {
+        self.news.any()
+    }
+
+    /// Returns how far the rebuilding is.
+    pub(crate) fn progress(&self) -> Progress {
+        let machine = self.machine.lock();
+        let (unit_bytes, part_bytes) = (self.measures.shape.unit_bytes as u64, self.measures.part_bytes as u64);
+        Progress {
+            losses: self.news.losses.load(Relaxed).into(),
+            behind_bytes: machine.units_behind().saturating_mul(unit_bytes),
+            rebuilt_bytes: machine.rebuilt_units().saturating_mul(part_bytes),
+            degraded_ns: self.news.degraded_ns.load(Relaxed),
+        }
+    }
+
+    /// Writes one piece of news, and forgets it.
+    pub(super) fn tell_news(&self, out: &mut dyn fmt::Write) -> fmt::Result {
+        let mut lost = self.news.lost.iter().zip(&self.members);
+        let told = lost.find_map(|(reason, member)| {
+            let reason = usize::from(reason.swap(0, AcqRel));
+            REASONS.get(reason.checked_sub(1)?).map(|reason| (reason, member))
+        });
+        if let Some((reason, member)) = told {
+            write!(out, "lost {} ({reason}); no page is lost, ", member.named.name)?;
+            let there = self.members.iter().filter(|member| member.is_there.load(Relaxed)).count();
+            let wanted = self.measures.redundancy.parts();
+            return if there >= usize::from(wanted) {
+                out.write_str("and what it held is rebuilt on the other servers")
+            } else {
+                write!(out, "but pages stay without a part until it is back: {wanted} servers are needed for that")
+            };
+        }
+        if self.news.is_restored.swap(false, AcqRel) {
+            out.write_str("every page has all its parts again")?;
+        }
+        Ok(())
+    }
+}

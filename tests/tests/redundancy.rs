@@ -1,0 +1,108 @@
+//! Guards against a program that loses pages with a memory server although other servers have parts of them. A server is
+//! killed or stopped in the middle of a run. The program's words must be right, and its exit code its own.
+
+use std::time::{Duration, Instant};
+
+use hanare_tests::{PATIENCE, Place, Running, Served, built, figures, status, until};
+use rustix::process::Signal;
+
+/// Starts a program that pages for a while on these servers. It checks every word that it reads.
+fn paging(place: &Place, redundancy: &str, servers: &[Served], passes: &str) -> Running {
+    let mut command = place.hanare(["run", "--local", "4M", "--redundancy", redundancy, "--allow-same-host"]);
+    for server in servers {
+        command.args(["--server", &server.address]);
+    }
+    command.arg("--stats-json").arg(place.path("json"));
+    command.arg("--").arg(built().workload("touch")).args(["32M", "--passes", passes]);
+    place.start(&mut command)
+}
+
+/// Waits until pages have been written to each server and read back.
+fn until_all_are_used(servers: &[Served]) {
+    for server in servers {
+        until("pages have come and gone", || {
+            let status = status(&server.address);
+            status.read_bytes > 4 << 20 && status.write_bytes > 4 << 20
+        });
+    }
+}
+
+/// Runs a program on servers, one of which is killed in the middle.
+fn outlives_a_kill(redundancy: &str, count: usize) {
+    let place = Place::new();
+    let mut servers: Vec<Served> = (0..count).map(|_| Served::tcp(&place, "128M")).collect();
+    let mut run = paging(&place, redundancy, &servers, "40");
+    until_all_are_used(&servers);
+    let killed = servers.remove(1);
+    let address = killed.address.clone();
+    killed.kill();
+    assert!(run.runs(), "the server is killed in the middle");
+    let outcome = run.finish(PATIENCE);
+    assert!(outcome.code == Some(0) && outcome.text().starts_with("ok touch"), "{redundancy}: {outcome:?}");
+    assert!(outcome.stderr.contains(&format!("hanare: lost memory server {address}")), "{redundancy}: {outcome:?}");
+    assert!(outcome.stderr.contains("every page has all its parts again"), "{redundancy}: {outcome:?}");
+    assert_eq!(outcome.stderr.lines().count(), 2, "{redundancy}: {outcome:?}");
+    let seen = figures(&place.path("json"));
+    assert_eq!((seen.number("servers_lost"), seen.number("parts_behind_bytes")), (1, 0), "{redundancy}");
+    assert!(seen.number("parts_rebuilt_bytes") > 0, "{redundancy}");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_mirror_outlives_a_killed_server() {
+    outlives_a_kill("mirror", 3);
+}
+
+#[test]
+fn parity_outlives_a_killed_server() {
+    outlives_a_kill("parity:2+1", 4);
+}
+
+#[test]
+fn a_stopped_server_delays_the_program_for_a_moment() {
+    let place = Place::new();
+    let servers: Vec<Served> = (0..3).map(|_| Served::tcp(&place, "128M")).collect();
+    let mut run = paging(&place, "mirror", &servers, "40");
+    until_all_are_used(&servers);
+    servers[0].signal(Signal::STOP);
+    assert!(run.runs(), "the server is stopped in the middle");
+    // The other servers go on serving soon.
+    let read = || servers[1..].iter().map(|server| status(&server.address).read_bytes).sum::<u64>();
+    let (began, before) = (Instant::now(), read());
+    until("pages come from the other servers", || read() > before + (16 << 20) || !run.runs());
+    assert!(began.elapsed() < Duration::from_secs(10), "after {:?}", began.elapsed());
+    let outcome = run.finish(PATIENCE);
+    servers[0].signal(Signal::CONT);
+    assert!(outcome.code == Some(0) && outcome.text().starts_with("ok touch"), "{outcome:?}");
+    assert!(outcome.stderr.contains("it fell silent"), "{outcome:?}");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn forked_children_have_their_pages() {
+    let place = Place::new();
+    let servers: Vec<Served> = (0..3).map(|_| Served::tcp(&place, "128M")).collect();
+    let mut command = place.hanare(["run", "--local", "4M", "--redundancy", "mirror", "--allow-same-host"]);
+    for server in &servers {
+        command.args(["--server", &server.address]);
+    }
+    let outcome = place.run(command.arg("--").arg(built().workload("forked")).arg("parted"));
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn too_few_servers_or_hosts_are_refused_before_the_program_runs() {
+    let place = Place::new();
+    let run = |args: &[&str]| {
+        let mut command = place.hanare(["run", "--local", "4M"]);
+        place.run(command.args(args).args(["--", "sh", "-c", "echo ran"]))
+    };
+    let named = ["--server", "a.invalid", "--server", "b.invalid", "--server", "c.invalid"];
+    run(&[&["--redundancy", "parity:4+1"], &named[..]].concat())
+        .assert_ended_by_us(125, "parity:4+1 needs 5 servers on 5 hosts, 3 are named: name more or --allow-same-host");
+    let one_host = ["--server", "127.0.0.1:1", "--server", "localhost:2", "--redundancy", "mirror"];
+    run(&one_host).assert_ended_by_us(125, "--allow-same-host");
+    run(&["--redundancy", "mirror"]).assert_ended_by_us(125, "2 servers on 2 hosts, 0 are named");
+    run(&["--redundancy", "parity:3+1"]).assert_ended_by_us(125, "is not a redundancy");
+}
