@@ -17,6 +17,7 @@
 #   make bench-heap    allocating and freeing far blocks against malloc  (benches/heap.sh)
 #   make bench-programs  the scoreboard: real programs against themselves and kernel swap  (benches/programs.py; hours)
 #   make bench-servers a greedy client among others                (benches/servers.sh)
+#   make bench-redundancy  checked, sealed and copied pages against plain ones  (benches/redundancy.sh)
 #   make bench-shared  shared memory: faults, barriers, LAPLACE against MPI, LU against threads  (benches/shared.sh)
 #   make bench-cluster  how the cluster simulation grows with the machine  (benches/cluster.sh)
 #   make results       the benchmarks whose figures SPECIFICATION.md has, into it  (benches/results.sh; an hour at rest)
@@ -160,6 +161,9 @@ bench-programs: build
 bench-servers: build
 	benches/servers.sh
 
+bench-redundancy: build
+	benches/redundancy.sh
+
 bench-shared: shared-workloads
 	@scripts/need cc
 	benches/shared.sh
@@ -207,4 +211,4 @@ clean:
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
 .PHONY: all build demo test test-programs torture worlds fuzz models check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
-    bench-servers bench-shared bench-cluster results workloads shared-workloads python install clean
+    bench-servers bench-redundancy bench-shared bench-cluster results workloads shared-workloads python install clean

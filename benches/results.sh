@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs benchmarks, keeps their figures in benches/results.tsv and writes them into SPECIFICATION.md: `make results`.
 #
-#   benches/results.sh [BENCH...]      default: all of run swap servers heap shared policies prepaging cluster
+#   benches/results.sh [BENCH...]      default: all of run swap servers redundancy heap shared policies prepaging cluster
 #
 # Figures of other benchmarks stay as they are. Let nothing else run. All benchmarks together take about an hour.
 set -euo pipefail
@@ -19,10 +19,10 @@ machine() {
     echo "$(nproc) x ${cpu:-$(uname -m)}, $memory, Linux $kernel"
 }
 
-[ $# != 0 ] || set -- run swap servers heap shared policies prepaging cluster
+[ $# != 0 ] || set -- run swap servers redundancy heap shared policies prepaging cluster
 for bench in "$@"; do
     [ -x "benches/$bench.sh" ] || {
-        echo "there is no benches/$bench.sh; one of: run swap servers heap shared policies prepaging cluster" >&2
+        echo "there is no benches/$bench.sh; one of: run swap servers redundancy heap shared policies prepaging cluster" >&2
         exit 2
     }
 done

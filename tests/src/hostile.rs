@@ -14,7 +14,8 @@ use hanare_wire::{ErrorCode, handshake};
 
 /// Number of reads that are answered correctly before the misbehaviour begins.
 const HONEST_READS: u32 = 40;
-const UNIT: usize = 4096;
+/// The grain in which pages are held: no part of a page of a redundant run is smaller.
+const UNIT: usize = 1024;
 
 /// The way in which a server misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use hanare_tests::{PATIENCE, Place, Running, Served, built, figures, status, until};
+use hanare_tests::{Hostile, Lie, PATIENCE, Place, Running, Served, built, figures, status, until};
 use rustix::process::Signal;
 
 /// Starts a program that pages for a while on these servers. It checks every word that it reads.
@@ -76,6 +76,47 @@ fn a_stopped_server_delays_the_program_for_a_moment() {
     assert!(outcome.code == Some(0) && outcome.text().starts_with("ok touch"), "{outcome:?}");
     assert!(outcome.stderr.contains("it fell silent"), "{outcome:?}");
     place.assert_nothing_left();
+}
+
+/// Runs a program on servers of which one misbehaves as `lie` says. The program must not notice.
+fn bears(lie: Lie, redundancy: &str, honest: usize, flags: &[&str]) {
+    let place = Place::new();
+    let servers: Vec<Served> = (0..honest).map(|_| Served::tcp(&place, "128M")).collect();
+    let liar = Hostile::start(lie);
+    let mut command = place.hanare(["run", "--local", "4M", "--redundancy", redundancy, "--allow-same-host"]);
+    for address in std::iter::once(&liar.address).chain(servers.iter().map(|server| &server.address)) {
+        command.args(["--server", address]);
+    }
+    command.args(flags).arg("--stats-json").arg(place.path("json"));
+    command.arg("--").arg(built().workload("touch")).args(["32M", "--passes", "4"]).env("HANARE_TIMEOUT", "2");
+    let began = Instant::now();
+    let outcome = place.start(&mut command).finish(PATIENCE);
+    println!("{redundancy}, {lie:?}: {:.1} s: {}", began.elapsed().as_secs_f64(), outcome.stderr.trim_end());
+    assert!(outcome.code == Some(0) && outcome.text().starts_with("ok touch"), "{redundancy}, {lie:?}: {outcome:?}");
+    assert!(outcome.stderr.contains(&liar.address), "{redundancy}, {lie:?}: {outcome:?}");
+    assert_eq!(figures(&place.path("json")).number("parts_behind_bytes"), 0, "{redundancy}, {lie:?}");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_server_that_lies_is_left_out() {
+    for (redundancy, honest) in [("mirror", 2), ("parity:2+1", 3)] {
+        for lie in [Lie::ReadsGarbage, Lie::VersionLater, Lie::HalfPage, Lie::OtherPage, Lie::ShortPage, Lie::OtherAck]
+        {
+            bears(lie, redundancy, honest, &[]);
+        }
+    }
+}
+
+#[test]
+fn a_server_that_sends_wrong_bytes_is_left_out() {
+    for (redundancy, honest) in [("mirror", 2), ("parity:2+1", 3)] {
+        for lie in [Lie::FlippedBit, Lie::OlderPage, Lie::SwappedPages, Lie::NotHeld] {
+            bears(lie, redundancy, honest, &[]);
+        }
+        bears(Lie::FlippedBit, redundancy, honest, &["--seal", "on"]);
+        bears(Lie::OlderPage, redundancy, honest, &["--page-size", "64K"]);
+    }
 }
 
 #[test]

@@ -37,7 +37,9 @@ enum What {
     #[command(hide = true)]
     DsmRank(dsm_rank::RankArgs),
     #[command(hide = true)]
-    GreedyChild(servers::GreedyArgs),
+    GreedyChild(servers::CompanyArgs),
+    #[command(hide = true)]
+    StrangersChild(servers::CompanyArgs),
 }
 
 /// Why a measurement failed.
@@ -80,6 +82,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<u8, BenchError> {
         What::Paging(args) => paging::paging(args)?,
         What::Servers(args) => servers::servers(args)?,
         What::GreedyChild(args) => servers::greedy(args)?,
+        What::StrangersChild(args) => servers::strangers(args)?,
         What::PagingChild(args) => child::child(args)?,
         What::Dsm(args) => dsm::dsm(args)?,
         What::DsmRank(args) => dsm_rank::rank(args)?,

@@ -34,7 +34,7 @@ pub use guard::GuardError;
 pub use kind::{Kind, Links, Worker};
 pub use open::{Copies, OpenError, Target};
 pub use redundant::{Copyist, Progress, Rebuilder, Redundant};
-pub use remote::{EXTENT_BYTES, Notice, Opened, Remote, Sender, Shape};
+pub use remote::{EXTENT_BYTES, Guarding, Notice, Opened, Remote, Sender, Shape};
 pub use slots::{Slots, SlotsError};
 
 /// A store of evicted pages.

@@ -83,6 +83,8 @@ struct Member {
     /// The sender of the session, until the member's worker takes it.
     sender: LockCell<Option<Sender>>,
     returns: AtomicU32,
+    /// Whether the server has given a page back wrong. Once lost, it is not taken in again.
+    has_lied: AtomicBool,
     /// A futex word on which the worker of a lost member sleeps.
     wait_word: AtomicU32,
 }
@@ -201,6 +203,7 @@ impl Member {
             is_there: AtomicBool::new(false),
             sender: LockCell::new(None),
             returns: AtomicU32::new(0),
+            has_lied: AtomicBool::new(false),
             wait_word: AtomicU32::new(0),
         }
     }
@@ -402,8 +405,9 @@ impl Redundant {
         let mut parts = Parts::new(self, take);
         match remote.poll(turn, &mut parts) {
             Ok(polled) => (polled, parts.has_come()),
-            Err(StoreError::Damaged { read, .. }) => {
+            Err(error @ StoreError::Damaged { read, .. }) => {
                 parts.damaged(&read);
+                self.leave_out(index, remote, &error);
                 (Polled::Received, true)
             }
             Err(error) => {

@@ -35,7 +35,7 @@ mod writer;
 pub use again::Notice;
 use again::Presence;
 pub(crate) use again::passes;
-pub use places::Shape;
+pub use places::{Guarding, Shape};
 use places::{Places, WriteBack};
 pub use writer::Sender;
 
@@ -204,7 +204,7 @@ impl Remote {
         let places = LockCell::new(Places::new(shape, extent_bytes, placement, servers.len()));
         let awake = AwakeClock::new();
         let unit_bytes = shape.unit_bytes;
-        let guard = Guard::new(shape.units, unit_bytes, shape.sealed)?;
+        let guard = Guard::new(shape.units, unit_bytes, shape.guarding)?;
         let is_over = AtomicBool::new(false);
         Ok((Self { servers, places, guard, unit_bytes, extent_bytes, silent, waits: false, awake, is_over }, senders))
     }

@@ -18,7 +18,9 @@ use hanare_wire::{Attachment, Grant, LinkError, Place};
 
 use crate::guard::Guard;
 use crate::held::Held;
-use crate::{Ask, Begun, GuardError, Polled, Read, Room, Saved, Shape, Store, StoreError, Take, Turn, Words, Write};
+use crate::{
+    Ask, Begun, GuardError, Guarding, Polled, Read, Room, Saved, Shape, Store, StoreError, Take, Turn, Words, Write,
+};
 use shared::Shared;
 
 mod fork;
@@ -113,7 +115,11 @@ impl Slots {
             shared: Shared::new(extents),
             top: 0,
         };
-        let guard = if shape.sealed { Some(Guard::new(units, unit_bytes, true)?) } else { None };
+        let guard = match shape.guarding {
+            Guarding::Seals => Some(Guard::new(units, unit_bytes, Guarding::Seals)?),
+            // A private server's memory is this machine's own.
+            Guarding::Sums | Guarding::Nothing => None,
+        };
         Self::with(attachment, guard, table, wait_word)
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use hanare_paging::{FrameId, PageId};
 use hanare_server::{Server, ServerConfig};
 use hanare_store::{
-    Ask, Begun, Opened, Polled, Read, Remote, Saved, Shape, Slots, Store, Take, Telling, Turn, Words, Write,
+    Ask, Begun, Guarding, Opened, Polled, Read, Remote, Saved, Shape, Slots, Store, Take, Telling, Turn, Words, Write,
 };
 use hanare_wire::{Attachment, Endpoint, Session, SessionOptions, Wait};
 
@@ -278,7 +278,8 @@ fn seed() -> u64 {
 }
 
 fn shape(slot_bytes: usize, sealed: bool) -> Shape {
-    Shape { units: UNITS, unit_bytes: PAGE, slot_bytes, small_frames: FRAMES, wide_frames: 0, sealed }
+    let guarding = if sealed { Guarding::Seals } else { Guarding::Sums };
+    Shape { units: UNITS, unit_bytes: PAGE, slot_bytes, small_frames: FRAMES, wide_frames: 0, guarding }
 }
 
 #[test]

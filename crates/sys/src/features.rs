@@ -55,11 +55,13 @@ pub struct Disabled {
     pub filter: bool,
     /// `dispatch`: trapping system calls by Syscall User Dispatch.
     pub dispatch: bool,
+    /// `checks`: checking pages that come back from memory servers. Only to measure what checks cost.
+    pub checks: bool,
 }
 
 impl Disabled {
     /// The words that [`Disabled::parse`] accepts.
-    pub const WORDS: [&'static str; 13] = [
+    pub const WORDS: [&'static str; 14] = [
         "move",
         "wp",
         "wp_async",
@@ -73,6 +75,7 @@ impl Disabled {
         "guards",
         "filter",
         "dispatch",
+        "checks",
     ];
 
     /// Reads a comma-separated list of words. Spaces around words and empty words are ignored.
@@ -114,6 +117,7 @@ impl Disabled {
             "guards" => &mut self.guards,
             "filter" => &mut self.filter,
             "dispatch" => &mut self.dispatch,
+            "checks" => &mut self.checks,
             _ => return None,
         })
     }

@@ -16,7 +16,7 @@ use hanare::polling::Pollers;
 use hanare::stats::{Stats, StatsError};
 use hanare_server::{Server, ServerConfig, ServerError, StopHandle};
 use hanare_settings::{
-    Local, Mode, PageSize, ServerSpec, Settings, SettingsError, format_size, parse_name, parse_size,
+    Local, Mode, PageSize, Redundancy, Seal, ServerSpec, Settings, SettingsError, format_size, parse_name, parse_size,
 };
 use hanare_store::private::{Private, PrivateError, PrivateOptions};
 use hanare_wire::Endpoint;
@@ -78,6 +78,15 @@ pub(crate) struct PagingArgs {
     /// How pages reach the memory server.
     #[arg(long, default_value = "direct")]
     link: LinkKind,
+    /// Number of memory servers. Only with --link tcp.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    servers: u8,
+    /// Copies or parts of each page on the servers; see 'hanare run --help'.
+    #[arg(long, value_name = "SCHEME", default_value_t = Redundancy::NONE)]
+    redundancy: Redundancy,
+    /// Whether pages are sealed: auto, on or off.
+    #[arg(long, value_name = "auto|on|off", default_value_t = Seal::Auto)]
+    seal: Seal,
     /// Replacement policy; see 'hanare run --help'.
     #[arg(long, value_name = "NAME", value_parser = parse_name)]
     policy: Option<String>,
@@ -135,6 +144,14 @@ pub(crate) enum PagingError {
         /// The value of `--stride`.
         stride: String,
     },
+    /// Several servers would be reached over a link that leads to one.
+    #[error("--servers {servers} and --link {link}: several servers are reached over TCP only; give --link tcp")]
+    Links {
+        /// The value of `--servers`.
+        servers: u8,
+        /// The value of `--link`.
+        link: &'static str,
+    },
     /// The settings are invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -181,6 +198,9 @@ fn settings(args: &PagingArgs) -> Result<Settings, PagingError> {
     if !whole(args.size) || !whole(args.stride) || args.stride > args.size {
         return Err(PagingError::Shape { size: format_size(args.size), stride: format_size(args.stride) });
     }
+    if args.servers > 1 && args.link != LinkKind::Tcp {
+        return Err(PagingError::Links { servers: args.servers, link: args.link.name() });
+    }
     let local_bytes = match args.local {
         Local::Bytes(bytes) => bytes,
         Local::Percent(percent) => args.size / 100 * u64::from(percent) + args.size % 100 * u64::from(percent) / 100,
@@ -188,6 +208,7 @@ fn settings(args: &PagingArgs) -> Result<Settings, PagingError> {
     let mut settings = Settings::new(Local::Bytes(local_bytes));
     settings.page_size = args.page_size;
     settings.mode = args.mode;
+    settings.seal = args.seal;
     settings.policy = args.policy.clone().unwrap_or(settings.policy);
     settings.prefetch = args.prefetch.clone().unwrap_or(settings.prefetch);
     // As in a run, HANARE_DISABLE can simulate a weaker kernel.
@@ -234,10 +255,10 @@ impl Lender {
         match self {
             Lender::Private(private) if link == LinkKind::Direct => settings.private = Some(private.socket()),
             Lender::Private(private) => {
-                settings.servers = vec![ServerSpec { endpoint: Endpoint::Unix(private.socket()), capacity: None }];
+                settings.servers.push(ServerSpec { endpoint: Endpoint::Unix(private.socket()), capacity: None });
             }
             Lender::Thread { endpoint, .. } => {
-                settings.servers = vec![ServerSpec { endpoint: endpoint.clone(), capacity: None }];
+                settings.servers.push(ServerSpec { endpoint: endpoint.clone(), capacity: None });
             }
         }
     }
@@ -255,9 +276,12 @@ impl Drop for Lender {
 
 /// Makes one run. Returns its figures, or the exit code of a measured process that failed and printed the reason.
 fn one_run(args: &PagingArgs, settings: &Settings) -> Result<Result<Run, u8>, PagingError> {
-    let lender = Lender::start(args.link, args.size)?;
+    let start = |_| Lender::start(args.link, args.size);
+    let lenders = (0..args.servers).map(start).collect::<Result<Vec<_>, _>>()?;
     let mut settings = settings.clone();
-    lender.configure(args.link, &mut settings);
+    lenders.iter().for_each(|lender| lender.configure(args.link, &mut settings));
+    (settings.redundancy, settings.allow_same_host) = (args.redundancy, true);
+    settings.validate()?;
     // The measured process receives the variables that `hanare run` would set for a program.
     let (counters, stats) = Stats::create()?;
     rustix::io::fcntl_setfd(&counters, rustix::io::FdFlags::empty())
@@ -289,6 +313,9 @@ fn sheet(args: &PagingArgs, settings: &Settings, floors: &[Floors], runs: &[Run]
     sheet.text("access", args.access.name());
     sheet.text("page_size", settings.page_size.to_string());
     sheet.text("link", args.link.name());
+    sheet.count("servers", u64::from(args.servers));
+    sheet.text("redundancy", args.redundancy.to_string());
+    sheet.text("seal", args.seal.to_string());
     if let Some(run) = runs.first() {
         sheet.text("mode", mode_name(run.mode));
         sheet.text("policy", run.policy.clone());

@@ -1,10 +1,13 @@
-//! `hanare bench servers`: how a greedy client slows the other clients of a memory server.
+//! `hanare bench servers`: how a greedy client, and strangers, slow the clients of a memory server.
 //!
 //! Modest clients are processes with far memory that access their pages at random, with a pause between accesses. The
 //! greedy client has a session of its own and reads and writes ranges of the maximum length without a pause. The modest
-//! clients are measured alternately without and with the greedy client.
+//! clients are measured alternately without company, with the greedy client, and with strangers. A stranger connects and
+//! is no client: it says nothing, speaks another protocol, or sends a byte of a greeting from time to time.
 
+use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -25,16 +28,21 @@ use super::sheet::Sheet;
 const GREEDY_DEPTH: u64 = 64;
 /// Number of distinct ranges that the greedy client reads and writes.
 const GREEDY_RANGES: u64 = 16;
+/// Pause between two connections of strangers.
+const STRANGERS_PAUSE: Duration = Duration::from_micros(200);
+/// Number of connections that strangers hold open, if the server lets them.
+const STRANGERS_HELD: usize = 500;
 
 const EXAMPLES: &str = "\
 Examples:
   hanare bench servers
   hanare bench servers --clients 31 --touches 2000 --json";
 
-/// Measure how a greedy client slows the other clients of a memory server.
+/// Measure how a greedy client, and strangers, slow the clients of a memory server.
 ///
 /// fault_us is the time of an access that faulted in a modest client: `alone` with one client, `modest` with all modest
-/// clients, `greedy` with the greedy client beside them. ratio_greedy is `greedy` divided by `modest`.
+/// clients, `greedy` with the greedy client beside them, `strangers` with strangers who connect 5,000 times a second at
+/// most. ratio_greedy is `greedy` divided by `modest`, and ratio_strangers is `strangers` divided by `modest`.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct ServersArgs {
@@ -58,9 +66,28 @@ pub(crate) struct ServersArgs {
     json: bool,
 }
 
-/// The greedy client, which sends requests until it is killed. The help does not show it.
+/// The company of the modest clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Company {
+    Nobody,
+    Greedy,
+    Strangers,
+}
+
+impl Company {
+    /// Returns the hidden command that is the company.
+    fn command(self) -> Option<&'static str> {
+        match self {
+            Company::Nobody => None,
+            Company::Greedy => Some("greedy-child"),
+            Company::Strangers => Some("strangers-child"),
+        }
+    }
+}
+
+/// The company of the modest clients, which goes on until it is killed. The help does not show it.
 #[derive(Debug, Args)]
-pub(crate) struct GreedyArgs {
+pub(crate) struct CompanyArgs {
     #[arg(long)]
     server: Endpoint,
 }
@@ -135,43 +162,48 @@ impl Drop for Client {
 
 /// Measures and prints.
 pub(super) fn servers(args: &ServersArgs) -> Result<u8, ServersError> {
-    let mut medians: [Vec<f64>; 3] = Default::default();
-    let mut tails: [Vec<f64>; 3] = Default::default();
+    let mut medians: [Vec<f64>; 4] = Default::default();
+    let mut tails: [Vec<f64>; 4] = Default::default();
     let mut greedy_rate = Vec::new();
     let need = u64::from(args.clients) * (args.size + (8 << 20)) + GREEDY_RANGES * u64::from(RANGE_MAX);
     for _ in 0..args.runs {
-        for (at, (clients, greedy)) in [(1, false), (args.clients, false), (args.clients, true)].into_iter().enumerate()
-        {
+        let all = args.clients;
+        let worlds = [(1, Company::Nobody), (all, Company::Nobody), (all, Company::Greedy), (all, Company::Strangers)];
+        for (at, (clients, company)) in worlds.into_iter().enumerate() {
             let lender = Lender::start(LinkKind::Tcp, need)?;
             let Some(endpoint) = lender.endpoint() else { continue };
-            let (runs, rate) = together(args, &endpoint, clients, greedy)?;
+            let (runs, rate) = together(args, &endpoint, clients, company)?;
             medians[at].push(median_of(&runs, 0));
             tails[at].push(median_of(&runs, 2));
-            greedy_rate.extend(rate);
+            greedy_rate.extend(rate.filter(|_| company == Company::Greedy));
         }
     }
-    let ratios = medians[2].iter().zip(&medians[1]).map(|(greedy, modest)| greedy / modest).collect();
+    let ratios = |world: usize| medians[world].iter().zip(&medians[1]).map(|(with, without)| with / without).collect();
+    let (ratio_greedy, ratio_strangers) = (ratios(2), ratios(3));
     let mut sheet = Sheet::default();
     sheet.count("clients", u64::from(args.clients));
     sheet.count("pause_us", args.pause_us);
     sheet.count("runs", u64::from(args.runs));
-    for (name, (median, tail)) in ["alone", "modest", "greedy"].into_iter().zip(medians.into_iter().zip(tails)) {
+    for (name, (median, tail)) in
+        ["alone", "modest", "greedy", "strangers"].into_iter().zip(medians.into_iter().zip(tails))
+    {
         sheet.spread(&format!("fault_us_p50_{name}"), median);
         sheet.spread(&format!("fault_us_p99_{name}"), tail);
     }
     sheet.spread("greedy_gb_per_s", greedy_rate);
-    sheet.spread("ratio_greedy", ratios);
+    sheet.spread("ratio_greedy", ratio_greedy);
+    sheet.spread("ratio_strangers", ratio_strangers);
     sheet.print(args.json);
     Ok(0)
 }
 
-/// Runs `clients` modest clients at once and returns their figures. If `greedy` is set, also runs a greedy client, and
-/// returns the rate at which the server reads and writes for all clients, in GB/s.
+/// Runs `clients` modest clients at once and returns their figures. If they have company, also returns the rate at which
+/// the server reads and writes for all clients, in GB/s.
 fn together(
     args: &ServersArgs,
     endpoint: &Endpoint,
     clients: u32,
-    greedy: bool,
+    company: Company,
 ) -> Result<(Vec<Run>, Option<f64>), ServersError> {
     let mut modest = Vec::new();
     for _ in 0..clients {
@@ -180,11 +212,10 @@ fn together(
     for client in &mut modest {
         client.line()?;
     }
-    let greedy = greedy
-        .then(|| Client::start(own_command()?.args(["bench", "greedy-child", "--server"]).arg(endpoint.to_string())));
-    let mut greedy = greedy.transpose()?;
-    if let Some(greedy) = &mut greedy {
-        greedy.line()?;
+    let start = |command| Client::start(own_command()?.args(["bench", command, "--server"]).arg(endpoint.to_string()));
+    let mut company = company.command().map(start).transpose()?;
+    if let Some(company) = &mut company {
+        company.line()?;
     }
     let bytes = || -> Result<u64, ServersError> {
         let status = hanare_wire::fetch_status(endpoint, None, Duration::from_secs(10))?;
@@ -197,7 +228,7 @@ fn together(
         runs.push(serde_json::from_str(&client.line()?)?);
     }
     let rate = (bytes()? - before) as f64 / began.elapsed().as_secs_f64() / 1e9;
-    Ok((runs, greedy.map(|_| rate)))
+    Ok((runs, company.map(|_| rate)))
 }
 
 fn own_command() -> Result<Command, ServersError> {
@@ -232,7 +263,7 @@ fn median_of(runs: &[Run], percentile: usize) -> f64 {
 }
 
 /// Runs the greedy client: sends requests as fast as one session allows, until it is killed.
-pub(super) fn greedy(args: &GreedyArgs) -> Result<u8, ServersError> {
+pub(super) fn greedy(args: &CompanyArgs) -> Result<u8, ServersError> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|errno| ServersError::Client(errno.into()))?;
     let options = SessionOptions {
@@ -264,6 +295,35 @@ pub(super) fn greedy(args: &GreedyArgs) -> Result<u8, ServersError> {
         if reading.is_finished() {
             break;
         }
+    }
+    Ok(0)
+}
+
+/// Runs the strangers: connects to the server again and again, until it is killed.
+pub(super) fn strangers(args: &CompanyArgs) -> Result<u8, ServersError> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .map_err(|errno| ServersError::Client(errno.into()))?;
+    let Endpoint::Tcp(address) = &args.server else {
+        return Err(ServersError::Client(io::ErrorKind::InvalidInput.into()));
+    };
+    let mut held = VecDeque::from([TcpStream::connect(address).map_err(ServersError::Client)?]);
+    println!("ready");
+    for number in 0..u64::MAX {
+        std::thread::sleep(STRANGERS_PAUSE);
+        // A stranger who is refused, or whose connection the server has closed, is an expected one.
+        if let Ok(mut stream) = TcpStream::connect(address) {
+            let (Ok(()) | Err(_)) = match number % 3 {
+                0 => stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+                1 => stream.write_all(b"H"),
+                _ => Ok(()),
+            };
+            held.push_back(stream);
+        }
+        if held.len() > STRANGERS_HELD {
+            held.pop_front();
+        }
+        let slow = number as usize % held.len().max(1);
+        let (Ok(_) | Err(_)) = held.get_mut(slow).map_or(Ok(0), |stream| stream.write(b"N"));
     }
     Ok(0)
 }

@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use hanare_paging::{FrameId, PageId};
 use hanare_settings::Seal;
-use hanare_store::{Begun, Kind, OpenError, Read, Saved, Shape, Store, StoreError, Take, Target, Turn, Worker, Write};
+use hanare_store::{
+    Begun, Guarding, Kind, OpenError, Read, Saved, Shape, Store, StoreError, Take, Target, Turn, Worker, Write,
+};
 use hanare_sys::clock::now_ns;
 use hanare_sys::copy;
 use hanare_sys::futex::{self, LockCell};
@@ -111,7 +113,8 @@ impl Away {
             Target::Own | Target::Private(_) => seal.is_on(false, &[]),
         };
         let small_frames = FRAMES as u32;
-        let shape = Shape { units: pages, unit_bytes: PAGE, slot_bytes: PAGE, small_frames, wide_frames: 0, sealed };
+        let guarding = if sealed { Guarding::Seals } else { Guarding::Sums };
+        let shape = Shape { units: pages, unit_bytes: PAGE, slot_bytes: PAGE, small_frames, wide_frames: 0, guarding };
         let (store, workers) = Kind::open(target, shape, ranks, &NOBODY_WAITS)?;
         let store: &'static Kind = Box::leak(store.into());
         let writes = LockCell::new(Vec::with_capacity(FRAMES));

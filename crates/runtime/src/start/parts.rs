@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hanare_paging::{Geometry, Pager, Space, policy, prefetch};
 use hanare_settings::{Mode, OnLoss, Settings, SettingsError};
-use hanare_store::{Copies, Kind, OpenError, Shape, Target, Worker};
+use hanare_store::{Copies, Guarding, Kind, OpenError, Shape, Target, Worker};
 use hanare_sys::features::Features;
 use hanare_sys::signal::{self, SignalMask};
 use hanare_sys::thread::CpuCell;
@@ -54,6 +54,17 @@ pub(super) fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<
     Ok(LiveView::new(mechanism, sizes, able, Program { is_alone, still, arrivals })?)
 }
 
+/// Returns how the settings guard pages that leave this process.
+fn guarding(settings: &Settings) -> Guarding {
+    // The words were read when the settings were validated.
+    let is_unchecked = settings.disabled().is_ok_and(|disabled| disabled.checks);
+    match (settings.seals(), is_unchecked) {
+        (true, _) => Guarding::Seals,
+        (false, true) => Guarding::Nothing,
+        (false, false) => Guarding::Sums,
+    }
+}
+
 /// Opens the store. `door` is the descriptor that leads to the private server, if this process inherited one from its
 /// parent.
 pub(crate) fn open_store(
@@ -67,7 +78,7 @@ pub(crate) fn open_store(
         slot_bytes: plan.slot_bytes,
         small_frames: plan.config.small.frames,
         wide_frames: plan.config.wide.frames,
-        sealed: settings.seals(),
+        guarding: guarding(settings),
     };
     let target = match (&settings.private, settings.servers.is_empty(), door) {
         (Some(_), true, Some(door)) => return Ok((Kind::open_through(door, shape, &UPKEEP_WANTED)?, Vec::new())),

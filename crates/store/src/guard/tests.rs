@@ -23,7 +23,7 @@ fn page(unit: u32, version: u8) -> Vec<u8> {
 
 impl World {
     fn new(sealed: bool) -> Self {
-        let guard = Guard::new(UNITS, UNIT, sealed).expect("room, and a key");
+        let guard = Guard::new(UNITS, UNIT, guarding(sealed)).expect("room, and a key");
         Self { guard, held: vec![Vec::new(); UNITS as usize] }
     }
 
@@ -45,6 +45,11 @@ impl World {
         self.guard.open(first, &mut bytes).map_err(|Damaged { unit }| unit)?;
         Ok(bytes)
     }
+}
+
+/// Returns the kind of guard that the tests mean by `sealed`.
+fn guarding(sealed: bool) -> Guarding {
+    if sealed { Guarding::Seals } else { Guarding::Sums }
 }
 
 /// Returns a world in which all units were sent, each in version 1.
@@ -113,7 +118,7 @@ fn swapped_units_are_noticed_unless_their_bytes_are_equal_and_unsealed() {
 #[test]
 fn a_unit_that_was_never_sent_or_does_not_exist_is_never_right() {
     for sealed in [false, true] {
-        let guard = Guard::new(UNITS, UNIT, sealed).expect("room, and a key");
+        let guard = Guard::new(UNITS, UNIT, guarding(sealed)).expect("room, and a key");
         for unit in [0, UNITS - 1, UNITS, u32::MAX] {
             assert_eq!(guard.open(unit, &mut [0; UNIT]), Err(Damaged { unit }), "{sealed}");
         }
@@ -138,6 +143,7 @@ fn forked(guard: &Guard) -> Guard {
     let kind = match &guard.kind {
         Kind::Sums(sums) => Kind::Sums(sums.copied()),
         Kind::Seal(seal) => Kind::Seal(seal.copied()),
+        Kind::Nothing => Kind::Nothing,
     };
     Guard { unit_bytes: guard.unit_bytes, kind }
 }

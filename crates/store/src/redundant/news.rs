@@ -36,11 +36,12 @@ pub(super) struct News {
 }
 
 /// The reasons of a loss, from 1 on.
-const REASONS: [&str; 4] = [
+const REASONS: [&str; 5] = [
     "it closed the connection: it, or its machine, has ended",
     "it fell silent",
     "it sent invalid data",
     "its link failed",
+    "it gave a page back wrong, and is not used again",
 ];
 
 impl News {
@@ -61,6 +62,7 @@ impl News {
             Some(StoreError::Lost { source: LinkError::Closed, .. }) => 1,
             Some(StoreError::Lost { source: LinkError::Silent { .. } | LinkError::TimedOut, .. }) | None => 2,
             Some(StoreError::Lost { source: LinkError::Garbage { .. } | LinkError::Version { .. }, .. }) => 3,
+            Some(StoreError::Damaged { .. }) => 5,
             Some(_) => 4,
         };
         self.losses.fetch_add(1, Relaxed);
@@ -132,7 +134,8 @@ impl Redundant {
             return if there >= usize::from(wanted) {
                 out.write_str("and what it held is rebuilt on the other servers")
             } else {
-                write!(out, "but pages stay without a part until it is back: {wanted} servers are needed for that")
+                let until = if member.has_lied.load(Acquire) { "" } else { " until it is back" };
+                write!(out, "but pages stay without a part{until}: {wanted} servers are needed for that")
             };
         }
         if self.news.is_restored.swap(false, AcqRel) {

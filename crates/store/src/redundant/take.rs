@@ -1,5 +1,7 @@
 //! Receives the parts of pages from the members, and passes whole pages on to the reader.
 
+use std::sync::atomic::Ordering::Release;
+
 use hanare_paging::{FrameId, PageId};
 use hanare_sys::clock::now_ns;
 use hanare_sys::ready;
@@ -8,7 +10,7 @@ use hanare_wire::Wait;
 use super::machine::{Arrived, Landing, Request, Ticket};
 use super::{Member, PARTS_MAX, Redundant};
 use crate::remote::Remote;
-use crate::{Read, Take};
+use crate::{Read, StoreError, Take};
 
 /// Makes the read of a part. A member does not use the frame of a read, so the frame carries the ticket.
 pub(super) fn read_of(request: Request, part_bytes: usize) -> Read {
@@ -128,6 +130,16 @@ impl Take for Parts<'_> {
 }
 
 impl Redundant {
+    /// A member gave a page back wrong. Loses the member if each page can do without it. Otherwise only the wrong part
+    /// is taken from another member, and rebuilt.
+    pub(super) fn leave_out(&self, index: usize, remote: &Remote, error: &StoreError<'_>) {
+        self.members[index].has_lied.store(true, Release);
+        let can_go = self.machine.lock().bears_loss_of(index);
+        if can_go {
+            self.lose(index, remote, Some(error));
+        }
+    }
+
     /// Waits until a part has arrived at any link.
     pub(super) fn wait_for_any(&self, wait: Wait) {
         match wait {

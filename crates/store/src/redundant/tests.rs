@@ -8,7 +8,7 @@ use hanare_settings::ServerSpec;
 use hanare_sys::map::Mapping;
 
 use super::*;
-use crate::{Copies, Kind, Target, Worker};
+use crate::{Copies, Guarding, Kind, Target, Worker};
 
 const PAGE: usize = 4096;
 const UNITS: u32 = 2048;
@@ -121,8 +121,14 @@ impl Run {
             copies: Copies { redundancy, allow_same_host: true },
         };
         let slot_bytes = BLOCK as usize * PAGE;
-        let shape =
-            Shape { units: UNITS, unit_bytes: PAGE, slot_bytes, small_frames: SMALL, wide_frames: WIDE, sealed: false };
+        let shape = Shape {
+            units: UNITS,
+            unit_bytes: PAGE,
+            slot_bytes,
+            small_frames: SMALL,
+            wide_frames: WIDE,
+            guarding: Guarding::Sums,
+        };
         static UPKEEP: AtomicU32 = AtomicU32::new(0);
         let (store, workers) = Kind::open(&target, shape, 1, &UPKEEP).expect("a store");
         let frames = (0..SMALL).map(|index| FrameId { wide: false, index });

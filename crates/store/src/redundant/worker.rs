@@ -141,7 +141,8 @@ impl Redundant {
     fn reach_again(&self, copyist: &mut Copyist) {
         let member = &self.members[copyist.member];
         let is_time = now_ns().saturating_sub(copyist.tried_ns) >= RETRY.as_nanos() as u64;
-        if !is_time || member.returns.load(Relaxed) >= RETURNS_MAX || self.is_paused.load(SeqCst) {
+        let may_return = member.returns.load(Relaxed) < RETURNS_MAX && !member.has_lied.load(Acquire);
+        if !is_time || !may_return || self.is_paused.load(SeqCst) {
             return self.sleep(copyist.member);
         }
         copyist.tried_ns = now_ns();

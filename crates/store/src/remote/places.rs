@@ -40,8 +40,19 @@ pub struct Shape {
     pub small_frames: u32,
     /// The number of frames for huge pages.
     pub wide_frames: u32,
-    /// Whether pages are sealed (encrypted and authenticated) before they leave this process.
-    pub sealed: bool,
+    /// How pages are guarded that leave this process.
+    pub guarding: Guarding,
+}
+
+/// How the bytes of pages are guarded that leave this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guarding {
+    /// Pages that come back are not checked. Only to measure what checks cost.
+    Nothing,
+    /// A checksum of each unit stays in this process.
+    Sums,
+    /// Units are sealed (encrypted and authenticated), and the key stays in this process.
+    Seals,
 }
 
 /// The write-back of a page in a frame.

@@ -58,7 +58,7 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
     let session = Session::open(&endpoint, &options).expect("a session");
     let opened = Opened { name: endpoint.to_string(), session, options, capacity_bytes: 64 << 20, limit_bytes: None };
     let (units, unit_bytes, slot_bytes) = (1024, PAGE, PAGE);
-    let shape = Shape { units, unit_bytes, slot_bytes, small_frames: 4, wide_frames: 0, sealed: false };
+    let shape = Shape { units, unit_bytes, slot_bytes, small_frames: 4, wide_frames: 0, guarding: Guarding::Sums };
     let (remote, senders) = Remote::new(vec![opened], shape, PAGE, SILENT).expect("a store");
     let page = Mapping::anonymous(PAGE).expect("a page").leak() as *mut u8;
     // SAFETY: the mapping has one page, and no other code knows the mapping yet.

@@ -82,6 +82,18 @@ impl Machine {
         there > data && extents.all(is_safe)
     }
 
+    /// Checks whether each page would have K parts at other servers if this server were lost. Looks at each unit of the
+    /// extents that are being rebuilt. So it finds more than [`Self::can_spare`], and takes longer.
+    pub(in crate::redundant) fn bears_loss_of(&self, member: usize) -> bool {
+        let next = |extent: &u32| self.behind.next(extent + 1);
+        let mut extents = std::iter::successors(self.behind.next(0), next);
+        let is_safe = |extent: u32| {
+            let mut parts = parts_of(self.homed(extent)).filter(|&part| self.home(extent, part) == Some(member));
+            parts.all(|part| self.can_do_without(extent, part))
+        };
+        self.members.len() as u32 - self.lost_members() > u32::from(self.sizes.data) && extents.all(is_safe)
+    }
+
     /// Returns the number of extents that fit onto the servers, including those in use. Each takes K + M different hosts.
     pub(in crate::redundant) fn room(&self) -> u64 {
         let parts = u64::from(self.parts());

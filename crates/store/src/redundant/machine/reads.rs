@@ -75,6 +75,12 @@ impl Reading {
         (self.done, self.len)
     }
 
+    /// Returns the first unit of the read.
+    #[cfg(test)]
+    pub(super) fn first(&self) -> u32 {
+        self.unit
+    }
+
     /// Returns the number of units of the whole read.
     pub(in crate::redundant) fn units(&self) -> u32 {
         self.count

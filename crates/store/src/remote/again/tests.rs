@@ -11,7 +11,7 @@ use hanare_sys::map::Mapping;
 use hanare_wire::{Endpoint, SessionOptions};
 
 use super::*;
-use crate::{Begun, Opened, Read, Saved, Shape, Store, Take, Turn, Write};
+use crate::{Begun, Guarding, Opened, Read, Saved, Shape, Store, Take, Turn, Write};
 
 const PAGE: usize = 4096;
 const PAGES: u32 = 64;
@@ -93,7 +93,7 @@ impl Waiting {
             slot_bytes: PAGE,
             small_frames: PAGES,
             wide_frames: 0,
-            sealed: false,
+            guarding: Guarding::Sums,
         };
         let (remote, senders) = Remote::new(vec![opened], shape, PAGE, SOON).expect("a store");
         let remote: &'static Remote = Box::leak(remote.waiting().into());

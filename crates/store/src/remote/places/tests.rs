@@ -80,7 +80,7 @@ impl World {
             slot_bytes: slot_units as usize * UNIT_BYTES,
             small_frames: 5,
             wide_frames: 0,
-            sealed: false,
+            guarding: Guarding::Sums,
         };
         // The placement believes that each server has room for all extents. Other clients use some of this room, so a
         // server may refuse a page.
@@ -264,8 +264,14 @@ fn a_slot_is_not_discarded_while_a_page_of_it_is_on_its_way() {
 fn every_frame_can_wait_at_once_and_they_leave_in_order() {
     const FRAMES: u32 = 1000;
     let (unit_bytes, slot_bytes) = (4096, 4096);
-    let shape =
-        Shape { units: 2 * FRAMES, unit_bytes, slot_bytes, small_frames: FRAMES, wide_frames: 2, sealed: false };
+    let shape = Shape {
+        units: 2 * FRAMES,
+        unit_bytes,
+        slot_bytes,
+        small_frames: FRAMES,
+        wide_frames: 2,
+        guarding: Guarding::Sums,
+    };
     let mut places = Places::new(shape, EXTENT_BYTES, Placement::new(&[100]), 1);
     let jobs = (0..FRAMES).map(|index| WriteBack {
         page: PageId(index * 7 % FRAMES),
@@ -288,7 +294,8 @@ fn every_frame_can_wait_at_once_and_they_leave_in_order() {
 #[test]
 fn neighbours_are_discarded_together_and_every_second_page_apart() {
     let (unit_bytes, slot_bytes) = (4096, 4096);
-    let shape = Shape { units: 4096, unit_bytes, slot_bytes, small_frames: 1, wide_frames: 0, sealed: false };
+    let shape =
+        Shape { units: 4096, unit_bytes, slot_bytes, small_frames: 1, wide_frames: 0, guarding: Guarding::Sums };
     let mut places = Places::new(shape, EXTENT_BYTES, Placement::new(&[100]), 1);
     let hold = |places: &mut Places, page: u32| {
         let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: 0 }, bytes: 4096, from: 0 };
@@ -318,7 +325,7 @@ fn every_server_that_may_be_named_has_a_number() {
         slot_bytes: 4096,
         small_frames: SERVERS_MAX as u32,
         wide_frames: 0,
-        sealed: false,
+        guarding: Guarding::Sums,
     };
     let mut places = Places::new(shape, EXTENT_BYTES, Placement::new(&[1; SERVERS_MAX]), SERVERS_MAX);
     for index in 0..SERVERS_MAX as u32 {
@@ -335,7 +342,8 @@ fn every_server_that_may_be_named_has_a_number() {
 fn short_extents_follow_their_neighbours_and_take_room_for_themselves_only() {
     const PAGES: u32 = 2048;
     let (unit_bytes, slot_bytes) = (4096, 4096);
-    let shape = Shape { units: PAGES, unit_bytes, slot_bytes, small_frames: PAGES, wide_frames: 0, sealed: false };
+    let shape =
+        Shape { units: PAGES, unit_bytes, slot_bytes, small_frames: PAGES, wide_frames: 0, guarding: Guarding::Sums };
     let placement = Placement::new(&[1500, 1500]);
     let mut places = Places::new(shape, 4096, placement, 2);
     // One of four processes writes every fourth page.

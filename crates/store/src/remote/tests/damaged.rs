@@ -116,7 +116,8 @@ fn with_store(sealed: bool, test: impl FnOnce(World<'_>), then: impl FnOnce(Remo
     let options = SessionOptions::for_endpoint(&endpoint, PAGE as u32);
     let session = Session::open(&endpoint, &options).expect("a session");
     let opened = Opened { name: endpoint.to_string(), session, options, capacity_bytes: 64 << 20, limit_bytes: None };
-    let shape = Shape { units: 64, unit_bytes: PAGE, slot_bytes: PAGE, small_frames: PAGES, wide_frames: 0, sealed };
+    let guarding = if sealed { Guarding::Seals } else { Guarding::Sums };
+    let shape = Shape { units: 64, unit_bytes: PAGE, slot_bytes: PAGE, small_frames: PAGES, wide_frames: 0, guarding };
     let bounce = PAGES as usize * PAGE;
     let (remote, senders) = Remote::new(vec![opened], shape, bounce, Duration::from_secs(10)).expect("a store");
     let (written, is_over) = (Mutex::new(0), AtomicBool::new(false));

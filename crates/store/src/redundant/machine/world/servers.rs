@@ -166,6 +166,15 @@ impl World {
             .all(|unit| !self.machine.writing.has(unit) && self.machine.readable(unit).count_ones() >= enough)
     }
 
+    /// Decides whether a server that is there has sent a wrong part, where pages bear it.
+    fn lies(&mut self, index: usize, ticket: super::super::Ticket) -> bool {
+        let reading = self.machine.reading(ticket.read);
+        let (done, len) = reading.segment();
+        let first = reading.first() + done;
+        let is_there = self.servers[index].is_there;
+        is_there && !self.is_calm && self.is_whole_besides(first, len) && self.random.chance(3)
+    }
+
     /// The rest of an answer arrives, or the link of a lost server breaks off.
     fn receive_rest(&mut self, index: usize) {
         let Some(Receiving { ticket, landing, versions }) = self.servers[index].receiving.take() else { return };
@@ -183,6 +192,15 @@ impl World {
             Landing::Region(region) => {
                 self.regions.insert((ticket.read, region), versions);
             }
+        }
+        if landing != Landing::Nowhere && self.lies(index, ticket) {
+            self.note(|| format!("server {index} has sent a wrong part: {ticket:?}"));
+            self.machine.damaged(ticket);
+            if self.machine.bears_loss_of(index) {
+                assert!(self.can_lose(index), "server {index} holds parts that others lack");
+                self.lose(index);
+            }
+            return;
         }
         if let Arrived::Segment(read) = self.machine.arrived(ticket) {
             self.pass_on(read, landing);
