@@ -80,6 +80,40 @@ fn a_run_goes_on_after_a_restart_of_its_server() {
     }
 }
 
+/// The program changes its directory before it has far memory. It uses the paths then, in a program that it executes, and
+/// at the return of its server.
+#[test]
+fn relative_paths_are_those_of_the_directory_of_the_run() {
+    let place = Place::new();
+    let key = place.path("key");
+    let made = place.run(place.hanare(["key", "new"]).arg(&key));
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let args = ["serve", "--memory", "128M", "--listen", "127.0.0.1:0", "--key", "key"];
+    let server = Served::with(&place, place.hanare(args));
+    let script = "cd / && \"$0\" 16M --passes 2 && exec \"$0\" 16M --passes 2";
+    let mut command = place.hanare(["run", "--local", "4M", "--key", "key", "--server", &server.address, "--"]);
+    let outcome = place.run(command.args(["sh", "-c", script]).arg(built().workload("touch")));
+    assert!(outcome.code == Some(0) && outcome.stderr.is_empty(), "{outcome:?}");
+    assert_eq!(outcome.text().matches("ok touch").count(), 2, "{outcome:?}");
+    drop(server);
+
+    let serve = || {
+        let mut command = place.hanare(["serve", "--memory", "128M", "--keep", "kept", "--unix"]);
+        command.arg(place.path("socket"));
+        Served::with(&place, command)
+    };
+    let server = serve();
+    let address = server.address.clone();
+    let mut command = place.hanare(["run", "--local", "4M", "--server", "./socket", "--on-loss", "wait", "--"]);
+    let script = "cd / && exec \"$0\" 32M --random --passes 4";
+    let run = place.start(command.args(["sh", "-c", script]).arg(built().workload("touch")));
+    until_pages_came_back(&address);
+    assert_stopped(&server.stop());
+    until_it_waits(&run, 1);
+    let _server = serve();
+    assert_went_on(&run.finish(PATIENCE), 1, &address);
+}
+
 #[test]
 fn one_of_several_servers_is_restarted() {
     let place = Place::new();

@@ -381,6 +381,7 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
     settings.allow_same_host |= args.allow_same_host;
     settings.key_file = args.key.as_ref().map(PathBuf::from).or(settings.key_file);
     settings.seal = args.seal.unwrap_or(settings.seal);
+    settings.resolve_paths();
     settings.validate_values()?;
     if args.key.is_some() && settings.servers.is_empty() {
         return Err(RunError::KeyAlone);

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use hanare_wire::handshake::random;
 use hanare_wire::payload::SERVER_ID_BYTES;
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use self::format::{Header, Reader, Writer, damaged};
@@ -32,6 +32,9 @@ use crate::session::{Found, Session};
 const IDENTITY: &str = "identity.hanare";
 /// The end of the name of a file that is not complete.
 const PART: &str = ".part";
+/// The highest number of a session that has a file. No server begins so many sessions, and later sessions need higher
+/// numbers.
+const NUMBER_MAX: u64 = u64::MAX >> 1;
 /// Bytes of a file that are read at once.
 const BUFFER_BYTES: usize = 1 << 20;
 
@@ -53,8 +56,10 @@ impl Keep {
         let (server_id, locked) = identity(&path.join(IDENTITY))?;
         let keep = Keep { path: path.to_owned(), server_id, _locked: locked };
         // An earlier server has left these, because it was killed while it kept its sessions.
-        for (number, _) in keep.numbers(PART)? {
-            std::fs::remove_file(keep.part(number))?;
+        for path in keep.numbers(PART)?.into_values() {
+            if path.symlink_metadata()?.is_file() {
+                std::fs::remove_file(path)?;
+            }
         }
         Ok(keep)
     }
@@ -86,6 +91,7 @@ impl Keep {
             let number = number.and_then(|name| name.strip_suffix(".hanare")?.parse().ok());
             // A number with another spelling, such as 007, is not a name that a server gives.
             if let Some(number) = number
+                && number <= NUMBER_MAX
                 && name.to_str() == Some(format!("session-{number}.hanare{end}").as_str())
             {
                 found.insert(number, entry.path());
@@ -177,7 +183,8 @@ impl Keep {
     // ---- at the start of a server -----------------------------------------------------------------------------------
 
     /// Reads the kept sessions back, and removes their files. A file that cannot be used stays, and one line of the log
-    /// says why. Returns false if the server is to stop meanwhile: then all files stay.
+    /// says why. Returns false if the server is to stop meanwhile: then all files stay. If this fails after files were
+    /// removed, their sessions are in the registry.
     pub(crate) fn restore(&self, state: &ServerState, log: &Log) -> io::Result<bool> {
         let files = self.numbers("")?;
         // The client of a file that cannot be used must not meet another session of the same number.
@@ -202,11 +209,11 @@ impl Keep {
                 false
             }
         });
-        self.sync()?;
         if !sessions.is_empty() {
             log(&format!("took {} back from {}", count(sessions.len()), self.path.display()));
         }
         state.registry.adopt(sessions.into_values().map(Arc::new));
+        self.sync()?;
         Ok(true)
     }
 
@@ -219,7 +226,13 @@ impl Keep {
         sessions: &BTreeMap<u64, Session>,
         state: &ServerState,
     ) -> io::Result<Option<Session>> {
-        let mut reader = Reader::new(BufReader::with_capacity(BUFFER_BYTES, File::open(path)?))?;
+        // Opening a pipe would wait for its writer.
+        let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(damaged("it is not a file"));
+        }
+        let mut reader = Reader::new(BufReader::with_capacity(BUFFER_BYTES, file))?;
         let header = reader.header();
         if header.session != number {
             return Err(damaged("it has another session than its name says"));
@@ -304,6 +317,9 @@ fn identity(path: &Path) -> io::Result<([u8; SERVER_ID_BYTES], File)> {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => OpenOptions::new().read(true).write(true).open(path)?,
         made => made?,
     };
+    if !file.metadata()?.is_file() {
+        return Err(damaged(&format!("{IDENTITY} in it is not a file")));
+    }
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| match e {
         Errno::WOULDBLOCK => io::Error::new(io::ErrorKind::ResourceBusy, "another server uses it"),
         e => e.into(),

@@ -334,14 +334,24 @@ impl Server {
     ///
     /// # Errors
     /// [`ServerError`] says what failed. If not all sessions could be kept, the other sessions are kept.
-    pub fn run(self) -> Result<(), ServerError> {
-        if let Some(keep) = &self.keep {
-            let restored = keep.restore(&self.state, &self.log);
-            let restored = restored.map_err(|source| ServerError::Keep { path: keep.path().to_owned(), source })?;
-            if !restored {
-                return Ok(());
-            }
-        }
+    pub fn run(mut self) -> Result<(), ServerError> {
+        let restored = self.keep.as_ref().map_or(Ok(true), |keep| {
+            let failed = |source| ServerError::Keep { path: keep.path().to_owned(), source };
+            keep.restore(&self.state, &self.log).map_err(failed)
+        });
+        let served = match restored {
+            Ok(true) => self.serve(),
+            // All files stay.
+            Ok(false) => return Ok(()),
+            Err(error) => Err(error),
+        };
+        // Sessions whose files were removed are written again, whatever has failed.
+        let kept = self.keep.map_or(Ok(()), |keep| keep.save(&self.state.registry.take_held(), &self.log));
+        served.and(kept)
+    }
+
+    /// Serves clients until the server is stopped, and waits for the end of their connections.
+    fn serve(&mut self) -> Result<(), ServerError> {
         let mut running: Vec<Running> = Vec::new();
         let (state, keep_free, log) = (Arc::clone(&self.state), self.keep_free, Arc::clone(&self.log));
         let upkeep = std::thread::Builder::new()
@@ -349,15 +359,13 @@ impl Server {
             .spawn(move || upkeep::run(&state, keep_free, &log));
         let upkeep = upkeep.map_err(|source| ServerError::Io { what: "starting a thread", source })?;
         let result = self.accept_until_stopped(&mut running);
-        let Server { listeners, state, keep, log, .. } = self;
-        drop(listeners);
+        self.listeners.clear();
         // The connections must also end if the accept loop ended with an error.
-        state.stop.stop();
-        drain(running, &state.stop);
+        self.state.stop.stop();
+        drain(running, &self.state.stop);
         // `join` fails only if the upkeep thread panicked. The panic has been reported on stderr.
         let _ = upkeep.join();
-        let kept = keep.map_or(Ok(()), |keep| keep.save(&state.registry.take_held(), &log));
-        result.and(kept)
+        result
     }
 
     fn accept_until_stopped(&self, running: &mut Vec<Running>) -> Result<(), ServerError> {

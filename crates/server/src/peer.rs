@@ -1,8 +1,14 @@
-//! Finds the user at the other end of a TCP connection within this host. The kernel tells a socket's user in
-//! `/proc/net/tcp`.
+//! Finds the user at the other end of a TCP connection within this host. The kernel tells a socket's user by a message
+//! (sock_diag(7)), in the same time whatever connections there are. Where it does not know such messages, the user is in
+//! `/proc/net/tcp`. Reading that table takes a tenth of a second where many connections have just ended, so strangers
+//! could keep clients out.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use rustix::io::Errno;
+use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 /// How often the tables are read. A table that changes while it is read may lack an entry.
 const TRIES: usize = 3;
@@ -17,6 +23,82 @@ pub(crate) struct Ends {
 /// Returns the number of the user whose process made the connection. `None` if no process of this host has its other
 /// end, or if the process is in another network namespace.
 pub(crate) fn user_of(ends: Ends) -> io::Result<Option<u32>> {
+    match user_by_message(ends) {
+        Ok(Some(Owner { user, inode: 1.. })) => Ok(Some(user)),
+        Ok(Some(Owner { inode: 0, .. })) => Ok(None),
+        // A kernel without such messages gives the same error as for a socket that is not there.
+        Ok(None) | Err(_) => user_in_tables(ends),
+    }
+}
+
+/// The owner of a socket. The kernel keeps sockets that their process has closed, some of them with the number of root.
+/// Their inode is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner {
+    user: u32,
+    inode: u32,
+}
+
+/// Type of a request for one socket, and of its answer (SOCK_DIAG_BY_FAMILY).
+const BY_FAMILY: u16 = 20;
+/// Flag of a request (NLM_F_REQUEST).
+const REQUEST: u16 = 1;
+/// Bytes of a message's header.
+const HEAD_BYTES: usize = 16;
+/// Place of the user in the answer, after the header, four bytes, the ends (48 bytes), a timer and two queues. The inode
+/// follows.
+const USER_AT: usize = HEAD_BYTES + 4 + 48 + 12;
+
+/// Asks the kernel for the owner of the peer's socket. `None` if there is no such socket.
+fn user_by_message(ends: Ends) -> Result<Option<Owner>, Errno> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(SOCK_DIAG))?;
+    rustix::net::sendto(&socket, &request(ends), SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+    let mut answer = [0; 4096];
+    // The kernel answers before `sendto` returns.
+    let (length, _) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::DONTWAIT)?;
+    Ok(owner_in(&answer[..length.min(answer.len())]))
+}
+
+/// Forms the request for the peer's socket (struct inet_diag_req_v2). Its own end comes first.
+fn request(ends: Ends) -> Vec<u8> {
+    const TCP: u8 = 6;
+    let ips = [ends.peer, ends.own].map(|end| end.ip().to_canonical());
+    let is_v4 = ips.iter().all(IpAddr::is_ipv4);
+    let family = if is_v4 { AddressFamily::INET } else { AddressFamily::INET6 };
+    let mut body = vec![family.as_raw() as u8, TCP, 0, 0];
+    body.extend(u32::MAX.to_ne_bytes()); // any state
+    body.extend([ends.peer.port(), ends.own.port()].into_iter().flat_map(u16::to_be_bytes));
+    for ip in ips {
+        let mut bytes = [0; 16];
+        match ip {
+            IpAddr::V4(ip) if is_v4 => bytes[..4].copy_from_slice(&ip.octets()),
+            IpAddr::V4(ip) => bytes = ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => bytes = ip.octets(),
+        }
+        body.extend(bytes);
+    }
+    body.extend([0, u32::MAX, u32::MAX].into_iter().flat_map(u32::to_ne_bytes)); // any interface, no cookie
+    let length = (HEAD_BYTES + body.len()) as u32;
+    let mut message = Vec::from(length.to_ne_bytes());
+    message.extend([BY_FAMILY, REQUEST].into_iter().flat_map(u16::to_ne_bytes));
+    message.extend([0; 8]); // no number, and no sender's address
+    message.extend(body);
+    message
+}
+
+/// Reads the owner from the kernel's answer. `None` if it is not about a socket.
+fn owner_in(answer: &[u8]) -> Option<Owner> {
+    let word = |at: usize| answer.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+    let kind = answer.get(4..6)?.try_into().ok().map(u16::from_ne_bytes)?;
+    if kind != BY_FAMILY {
+        return None;
+    }
+    Some(Owner { user: word(USER_AT)?, inode: word(USER_AT + 4)? })
+}
+
+/// Finds the user in the kernel's tables of all connections.
+fn user_in_tables(ends: Ends) -> io::Result<Option<u32>> {
     for _ in 0..TRIES {
         for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
             let text = match std::fs::read_to_string(table) {
@@ -39,8 +121,13 @@ fn user_in(line: &str, ends: Ends) -> Option<u32> {
     let (local, remote) = (address(fields.next()?)?, address(fields.next()?)?);
     let canonical = |address: SocketAddr| (address.ip().to_canonical(), address.port());
     let is_it = canonical(local) == canonical(ends.peer) && canonical(remote) == canonical(ends.own);
-    // After the addresses come the state, two queues, a timer and the retransmissions.
-    if is_it { fields.nth(4)?.parse().ok() } else { None }
+    if !is_it {
+        return None;
+    }
+    // After the addresses come the state, two queues, a timer and the retransmissions. After the user, a time-out.
+    let user = fields.nth(4)?.parse().ok()?;
+    let is_open = fields.nth(1)? != "0";
+    is_open.then_some(user)
 }
 
 /// Decodes an address of the table: groups of 4 bytes, each in hexadecimal as the CPU reads them, and the port.
@@ -79,9 +166,34 @@ mod tests {
         for host in ["127.0.0.1", "::1"] {
             let Ok((near, far)) = connection(host) else { continue };
             let ends = Ends { own: far.local_addr().expect("an address"), peer: far.peer_addr().expect("an address") };
-            assert_eq!(user_of(ends).expect("a table"), Some(rustix::process::geteuid().as_raw()), "{host}");
+            let own = rustix::process::geteuid().as_raw();
+            assert_eq!(user_of(ends).expect("an answer"), Some(own), "{host}");
+            assert_eq!(user_in_tables(ends).expect("a table"), Some(own), "{host}");
             drop(near);
         }
+    }
+
+    /// The kernel gives a socket that was closed to root. Another user must not pass for root by closing it early.
+    #[test]
+    fn a_connection_that_its_process_has_closed_belongs_to_nobody() {
+        let (near, far) = connection("127.0.0.1").expect("a connection");
+        let ends = Ends { own: far.local_addr().expect("an address"), peer: far.peer_addr().expect("an address") };
+        drop(near);
+        assert_eq!(user_of(ends).expect("an answer"), None);
+        assert_eq!(user_in_tables(ends).expect("a table"), None);
+    }
+
+    #[test]
+    fn the_kernel_answers_a_message_about_one_socket() {
+        let (_near, far) = connection("127.0.0.1").expect("a connection");
+        let ends = Ends { own: far.local_addr().expect("an address"), peer: far.peer_addr().expect("an address") };
+        // A kernel without such messages has the tables only.
+        if let Ok(Some(owner)) = user_by_message(ends) {
+            assert_eq!(owner.user, rustix::process::geteuid().as_raw());
+            assert!(owner.inode > 0);
+        }
+        let gone = Ends { own: "127.0.0.1:1".parse().expect("one"), ..ends };
+        assert_eq!(user_by_message(gone).ok().flatten(), None);
     }
 
     #[test]

@@ -177,6 +177,39 @@ fn clones_share_again() {
     check(&mut grandchild, 0, 1);
 }
 
+/// Sessions that share everything must not need more room after a restart than before, in memory and on disk.
+#[test]
+fn what_clones_share_is_written_once_and_held_once() {
+    let keep = tempfile::tempdir().expect("a directory");
+    let mut server = start(&keep, 8 * MIB);
+    let mut family = vec![Client::open(&server.tcp, 4096)];
+    for n in 0..1024 {
+        assert_eq!(family[0].write(n * PAGE, &page(n, 1)).expect("an answer"), AckStatus::Done);
+    }
+    let options = SessionOptions::for_endpoint(&server.tcp, 4096);
+    for parent in 0..4 {
+        let child = family[parent].cloned(&options);
+        family.push(child);
+    }
+    for restart in 1..=3 {
+        stop(server);
+        let size = |client: &Client| std::fs::metadata(session_file(&keep, client)).expect("a file").len();
+        let bytes: u64 = family.iter().map(size).sum();
+        assert!(bytes < 5 * MIB, "restart {restart}: {bytes} bytes in the files");
+        server = start(&keep, 8 * MIB);
+        for client in &mut family {
+            come_back(client, &server).expect("the session");
+            (0..1024).for_each(|n| assert!(client.read(n * PAGE, 4096).expect("held") == page(n, 1), "page {n}"));
+        }
+        assert_eq!(server.status().slots, 1024, "restart {restart}");
+        // The eldest ends in the middle, and the others still have its pages.
+        if restart == 2 {
+            drop(family.remove(0));
+            server.status_until(|status| status.sessions == 4);
+        }
+    }
+}
+
 #[test]
 fn damaged_and_foreign_files_stay_and_others_are_read() {
     let keep = tempfile::tempdir().expect("a directory");
@@ -218,6 +251,45 @@ fn damaged_and_foreign_files_stay_and_others_are_read() {
     let gone = ["session-4.hanare", "session-99.hanare.part"];
     let stays: Vec<&String> = before.iter().filter(|name| !gone.contains(&name.as_str())).collect();
     assert!(names(keep.path()).iter().eq(stays), "{:?}", names(keep.path()));
+}
+
+/// A user's pipe, link or directory may have the name of a session's file. Opening a pipe would wait for its writer.
+#[test]
+fn what_is_no_file_of_a_server_is_never_waited_for_nor_removed() {
+    let keep = tempfile::tempdir().expect("a directory");
+    stop(start(&keep, 8 * MIB));
+    let pipe = |name: &str| {
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        let path = keep.path().join(name);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+    };
+    pipe("session-3.hanare");
+    pipe("session-4.hanare.part");
+    std::fs::create_dir(keep.path().join("session-5.hanare")).expect("a directory");
+    std::fs::create_dir(keep.path().join("session-6.hanare.part")).expect("a directory");
+    std::os::unix::fs::symlink("identity.hanare", keep.path().join("session-7.hanare")).expect("a link");
+    std::fs::write(keep.path().join("session-18446744073709551615.hanare"), "mine").expect("a file");
+    std::fs::write(keep.path().join("session-8.hanare"), "").expect("a file");
+    let before = names(keep.path());
+
+    let (server, lines) = logged(&keep, 8 * MIB);
+    let client = Client::open(&server.tcp, 4096);
+    assert!(client.info.session > 8, "a name that is taken is never used again: {}", client.info.session);
+    drop(client);
+    server.status_until(|status| status.sessions == 0);
+    stop(server);
+    assert_eq!(names(keep.path()), before);
+    let lines = lines.lock().expect("no panic").clone();
+    for number in [3, 5, 7, 8] {
+        let path = keep.path().join(format!("session-{number}.hanare")).display().to_string();
+        assert_eq!(lines.iter().filter(|line| line.contains(&path)).count(), 1, "{path}: {lines:#?}");
+    }
+    std::fs::remove_file(keep.path().join("identity.hanare")).expect("removed");
+    pipe("identity.hanare");
+    let mut config = ServerConfig::new(vec!["127.0.0.1:0".parse().expect("an address")], 8 * MIB);
+    config.keep = Some(keep.path().to_owned());
+    let error = Server::bind(config).err().expect("no identity").to_string();
+    assert!(error.contains("is not a file"), "{error}");
 }
 
 #[test]

@@ -21,6 +21,7 @@ use hanare_wire::Endpoint;
 mod error;
 pub mod fits;
 pub mod hostfile;
+mod paths;
 mod redundancy;
 mod seal;
 mod values;
@@ -160,7 +161,8 @@ impl Settings {
     /// # Errors
     /// Returns the errors of [`Settings::from_environment`].
     pub fn from_env() -> Result<Self, SettingsError> {
-        let settings = Self::from_lookup(std::env::var_os)?;
+        let mut settings = Self::from_lookup(std::env::var_os)?;
+        settings.resolve_paths();
         settings.validate()?;
         Ok(settings)
     }

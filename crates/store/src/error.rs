@@ -52,6 +52,8 @@ pub enum StoreError<'a> {
     SpillRead,
     /// The private server's spill file cannot be written.
     SpillWrite,
+    /// A worker was given to another kind of store than its own. This is a mistake of Hanare's.
+    OtherWorker,
 }
 
 impl StoreError<'_> {
@@ -65,7 +67,8 @@ impl StoreError<'_> {
             | StoreError::SealSpent
             | StoreError::TooFewParts { .. }
             | StoreError::Gone
-            | StoreError::SpillRead => EXIT_LOST,
+            | StoreError::SpillRead
+            | StoreError::OtherWorker => EXIT_LOST,
         }
     }
 }
@@ -98,6 +101,9 @@ impl fmt::Display for StoreError<'_> {
             StoreError::SpillRead => {
                 out.write_str("the private memory server's spill file cannot be read; check its disk")
             }
+            StoreError::OtherWorker => out.write_str(
+                "a thread works for another store than its own, so pages stay behind; please report this line",
+            ),
             StoreError::SpillWrite => out.write_str("the spill file cannot be written; check the space on its disk"),
         }
     }

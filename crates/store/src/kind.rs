@@ -172,7 +172,7 @@ impl Kind {
     /// thread of the worker's own.
     ///
     /// # Errors
-    /// The store cannot go on.
+    /// The store cannot go on, or the worker is one of another kind of store.
     pub fn work(
         &self,
         worker: &mut Worker,
@@ -185,11 +185,7 @@ impl Kind {
             (Kind::Redundant(redundant), Worker::Rebuilder(rebuilder)) => {
                 redundant.rebuild(rebuilder, take).map(|()| 0)
             }
-            _ => {
-                debug_assert!(false, "a worker works for its own store");
-                std::thread::sleep(Duration::from_secs(1));
-                Ok(0)
-            }
+            _ => Err(StoreError::OtherWorker),
         }
     }
 

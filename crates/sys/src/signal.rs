@@ -122,7 +122,7 @@ impl Action {
         // SAFETY: all zeroes is a valid sigaction: default action, empty mask, no flags.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = self.handler;
-        action.sa_flags = (self.flags & !SA_RESTORER) as c_int;
+        action.sa_flags = self.flags as c_int;
         // SAFETY: `sa_mask` is a sigset_t of the local `action`. Its first 64 bits are the kernel's signal set.
         unsafe { (&raw mut action.sa_mask).cast::<u64>().write(self.mask) };
         action
@@ -278,7 +278,9 @@ pub fn is_installed(signal: i32) -> bool {
 pub unsafe fn set_chained(signal: i32, action: libc::sigaction) -> Result<libc::sigaction, SignalError> {
     let slot = slot(signal).ok_or(SignalError::NotAFaultSignal(signal))?;
     let _mask = SignalMask::block_all();
-    let old = std::mem::replace(&mut *slot.chained.lock(), Action::from_libc(&action));
+    // The C library gives every action a restorer, and programs see its flag when they read the action back.
+    let new = with_restorer(Action::from_libc(&action));
+    let old = std::mem::replace(&mut *slot.chained.lock(), new);
     Ok(old.to_libc())
 }
 

@@ -108,6 +108,7 @@ impl Elsewhere {
         settings.policy = policy.unwrap_or_else(|| DEFAULT_POLICY.to_owned());
         let prefetch = args.prefetch.clone().or_else(|| variable("HANARE_SHARED_PREFETCH"));
         settings.prefetch = prefetch.unwrap_or(settings.prefetch);
+        settings.resolve_paths();
         settings.validate_values()?;
         let private = args.memory.map(|bytes| ("--memory", bytes));
         warn_of_memory(&[("--local", local)].into_iter().chain(private).collect::<Vec<_>>())?;

@@ -144,6 +144,7 @@ impl Options {
             // The servers in the options replace a private server inherited from the environment.
             settings.private = None;
         }
+        settings.resolve_paths();
         settings.validate_values()?;
         Ok(settings)
     }

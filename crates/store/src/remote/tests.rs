@@ -115,3 +115,26 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
     stop.stop();
     serving.join().expect("a server").expect("a good end");
 }
+
+/// Without the error, such a worker would sleep for ever, and no page would be written.
+#[test]
+fn a_worker_of_another_kind_of_store_is_an_error() {
+    let server = MemoryServer::bind(ServerConfig::new(vec!["127.0.0.1:0".parse().expect("an address")], 64 << 20));
+    let server = server.expect("a server");
+    let endpoint = server.local_addrs()[0].clone();
+    let stop = server.stop_handle();
+    let serving = std::thread::spawn(move || server.run());
+    let options = SessionOptions::for_endpoint(&endpoint, PAGE as u32);
+    let session = Session::open(&endpoint, &options).expect("a session");
+    let opened = Opened { name: endpoint.to_string(), session, options, capacity_bytes: 64 << 20, limit_bytes: None };
+    let (unit_bytes, slot_bytes) = (PAGE, PAGE);
+    let shape = Shape { units: 1024, unit_bytes, slot_bytes, small_frames: 4, wide_frames: 0, sealed: false };
+    let (remote, senders) = Remote::new(vec![opened], shape, PAGE, SILENT).expect("a store");
+    let store = crate::Kind::Remote(Box::new(remote));
+    let mut worker = crate::Worker::Rebuilder(crate::Rebuilder::default());
+    let error = store.work(&mut worker, &mut |_, _| {}, &mut &Starved::default()).expect_err("another store");
+    assert!(matches!(error, StoreError::OtherWorker), "{error}");
+    drop((store, senders));
+    stop.stop();
+    serving.join().expect("a server").expect("a good end");
+}
