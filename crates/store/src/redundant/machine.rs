@@ -427,14 +427,17 @@ impl Machine {
         let (first, count) = (extent * self.sizes.extent_units, self.sizes.extent_units);
         let rest = |unit: u32| self.readable(unit) & !(1 << part);
         let is_held = |unit: u32| self.good[unit as usize] == 0 || self.writing.has(unit) || self.is_enough(rest(unit));
-        let is_written = |page: &Frame| {
-            let comes =
-                |part: &u8| self.home(extent, *part).is_some_and(|home| page.to[usize::from(*part)] == home as u16 + 1);
-            let pending = parts_of(page.pending & !(1 << part)).filter(comes).fold(0, |mask, part| mask | 1 << part);
-            self.is_enough(rest(page.unit) | pending)
-        };
         let mut pages = self.frames.iter().filter(|page| page.is_busy && self.extent_of(page.unit) == extent);
-        (first..first + count).all(is_held) && pages.all(is_written)
+        (first..first + count).all(is_held) && pages.all(|page| self.is_written_without(page, part))
+    }
+
+    /// Checks whether a page in a frame has K parts besides this one. Parts on their way count as well.
+    fn is_written_without(&self, page: &Frame, part: u8) -> bool {
+        let extent = self.extent_of(page.unit);
+        let comes =
+            |part: &u8| self.home(extent, *part).is_some_and(|home| page.to[usize::from(*part)] == home as u16 + 1);
+        let pending = parts_of(page.pending & !(1 << part)).filter(comes).fold(0, |mask, part| mask | 1 << part);
+        self.is_enough(self.readable(page.unit) & !(1 << part) | pending)
     }
 
     // ---- releases --------------------------------------------------------------------------------------------------

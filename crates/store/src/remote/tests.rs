@@ -128,7 +128,8 @@ fn a_worker_of_another_kind_of_store_is_an_error() {
     let session = Session::open(&endpoint, &options).expect("a session");
     let opened = Opened { name: endpoint.to_string(), session, options, capacity_bytes: 64 << 20, limit_bytes: None };
     let (unit_bytes, slot_bytes) = (PAGE, PAGE);
-    let shape = Shape { units: 1024, unit_bytes, slot_bytes, small_frames: 4, wide_frames: 0, sealed: false };
+    let shape =
+        Shape { units: 1024, unit_bytes, slot_bytes, small_frames: 4, wide_frames: 0, guarding: Guarding::Sums };
     let (remote, senders) = Remote::new(vec![opened], shape, PAGE, SILENT).expect("a store");
     let store = crate::Kind::Remote(Box::new(remote));
     let mut worker = crate::Worker::Rebuilder(crate::Rebuilder::default());

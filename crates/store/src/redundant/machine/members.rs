@@ -79,7 +79,7 @@ impl Machine {
             let is_home = parts_of(self.homed(extent)).any(|part| self.home(extent, part) == Some(member));
             !is_home || missing.max(1) < parity
         };
-        there > data && extents.all(is_safe)
+        there > data && extents.all(is_safe) && self.writes_bear_loss_of(member)
     }
 
     /// Checks whether each page would have K parts at other servers if this server were lost. Looks at each unit of the
@@ -91,7 +91,19 @@ impl Machine {
             let mut parts = parts_of(self.homed(extent)).filter(|&part| self.home(extent, part) == Some(member));
             parts.all(|part| self.can_do_without(extent, part))
         };
-        self.members.len() as u32 - self.lost_members() > u32::from(self.sizes.data) && extents.all(is_safe)
+        let there = self.members.len() as u32 - self.lost_members();
+        there > u32::from(self.sizes.data) && extents.all(is_safe) && self.writes_bear_loss_of(member)
+    }
+
+    /// Checks whether each page that is being written would have K parts at other servers than this one. An extent counts
+    /// as behind only after the write of a page that lacks a part.
+    fn writes_bear_loss_of(&self, member: usize) -> bool {
+        let is_safe = |page: &Frame| {
+            let extent = self.extent_of(page.unit);
+            let mut parts = parts_of(self.homed(extent)).filter(|&part| self.home(extent, part) == Some(member));
+            parts.all(|part| self.is_written_without(page, part))
+        };
+        self.frames.iter().filter(|page| page.is_busy).all(is_safe)
     }
 
     /// Returns the number of extents that fit onto the servers, including those in use. Each takes K + M different hosts.

@@ -140,7 +140,9 @@ impl Machine {
         let unit = (first..first + units).find(|&unit| lacks(unit) != 0)?;
         let part = parts_of(lacks(unit)).next()?;
         let member = self.home(extent, part)?;
-        let same = |&other: &u32| lacks(other) == lacks(unit);
+        // Units that lack the same parts may differ in parts at servers that have refused others. Their parts could not be
+        // read as one segment.
+        let same = |&other: &u32| lacks(other) == lacks(unit) && self.readable(other) == self.readable(unit);
         let count = (unit..first + units).take(self.sizes.job_units as usize).take_while(same).count() as u32;
         Some(Missing { unit, count, part, member })
     }
