@@ -18,7 +18,7 @@ use hanare_paging::{FrameId, PageId};
 use hanare_settings::Redundancy;
 use hanare_sys::clock::now_ns;
 use hanare_sys::futex::{self, LockCell};
-use hanare_wire::{Endpoint, LinkError, Session, SessionOptions, Wait};
+use hanare_wire::{Endpoint, Session, SessionOptions, Wait};
 
 use crate::guard::GuardError;
 use crate::remote::{EXTENT_BYTES, Opened, Remote, Sender, Shape};
@@ -40,8 +40,8 @@ mod tests;
 use buffers::Buffers;
 use code::Code;
 use machine::{Fatal, Machine, Order, Sizes};
-use news::News;
 pub use news::Progress;
+use news::{News, Why};
 use pace::Pace;
 pub use rebuilder::Rebuilder;
 use take::Parts;
@@ -83,8 +83,8 @@ struct Member {
     /// The sender of the session, until the member's worker takes it.
     sender: LockCell<Option<Sender>>,
     returns: AtomicU32,
-    /// Whether the server has given a page back wrong. Once lost, it is not taken in again.
-    has_lied: AtomicBool,
+    /// Whether the server has given a page back wrong, or not at all. Once lost, it is not taken in again.
+    has_failed: AtomicBool,
     /// A futex word on which the worker of a lost member sleeps.
     wait_word: AtomicU32,
 }
@@ -203,7 +203,7 @@ impl Member {
             is_there: AtomicBool::new(false),
             sender: LockCell::new(None),
             returns: AtomicU32::new(0),
-            has_lied: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
             wait_word: AtomicU32::new(0),
         }
     }
@@ -369,14 +369,14 @@ impl Redundant {
             match remote.ask(&read) {
                 Ok(Begun::Later | Begun::Done) => {}
                 // So many answers are missing only if the member does not answer.
-                Ok(Begun::Full) => self.lose(request.member, remote, None),
-                Err(error) => self.lose(request.member, remote, Some(&error)),
+                Ok(Begun::Full) => self.lose(request.member, remote, Why::Silent),
+                Err(error) => self.lose(request.member, remote, Why::of(&error)),
             }
         }
     }
 
     /// Takes note of the loss of a member, whose session was that of `remote`. The caller then sends requests.
-    fn lose(&self, member: usize, remote: &Remote, error: Option<&StoreError<'_>>) {
+    fn lose(&self, member: usize, remote: &Remote, why: Why) {
         let mut machine = self.machine.lock();
         // The error may belong to an earlier session.
         let is_last = self.members[member].remote().is_some_and(|last| std::ptr::eq(last, remote));
@@ -388,7 +388,7 @@ impl Redundant {
         drop(machine);
         remote.hang_up();
         remote.notify_all();
-        self.news.lost(member, error);
+        self.news.lost(member, why);
         self.notify_rebuilder();
     }
 
@@ -404,15 +404,21 @@ impl Redundant {
         let Some(remote) = self.members[index].there() else { return (Polled::Idle, false) };
         let mut parts = Parts::new(self, take);
         match remote.poll(turn, &mut parts) {
-            Ok(polled) => (polled, parts.has_come()),
-            Err(error @ StoreError::Damaged { read, .. }) => {
+            Ok(polled) => {
+                let (has_come, has_failed) = (parts.has_come(), parts.has_failed());
+                if has_failed {
+                    self.leave_out(index, remote, Why::Kept);
+                }
+                (polled, has_come)
+            }
+            Err(StoreError::Damaged { read, .. }) => {
                 parts.damaged(&read);
-                self.leave_out(index, remote, &error);
+                self.leave_out(index, remote, Why::Wrong);
                 (Polled::Received, true)
             }
             Err(error) => {
                 parts.break_off();
-                self.lose(index, remote, Some(&error));
+                self.lose(index, remote, Why::of(&error));
                 (Polled::Received, true)
             }
         }
@@ -483,9 +489,7 @@ impl Redundant {
         for (index, member) in self.members.iter().enumerate().filter(|(_, member)| owes(member)) {
             let Some(remote) = member.there() else { continue };
             if self.machine.lock().can_spare(index) {
-                let seconds = SUSPECT.as_secs() as u32;
-                let silent = StoreError::Lost { server: "", source: LinkError::Silent { seconds } };
-                self.lose(index, remote, Some(&silent));
+                self.lose(index, remote, Why::Silent);
             }
         }
     }

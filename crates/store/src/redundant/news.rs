@@ -23,7 +23,7 @@ pub struct Progress {
 
 /// What is to be told.
 pub(super) struct News {
-    /// For each member: why it was lost, if this is still to be told. 0 if not.
+    /// For each member: why it was lost ([`Why::ALL`], from 1 on), if this is still to be told. 0 if not.
     lost: Vec<AtomicU8>,
     /// Whether it is to be told that every page has all its parts again.
     is_restored: AtomicBool,
@@ -35,14 +35,45 @@ pub(super) struct News {
     pub(super) degraded_ns: AtomicU64,
 }
 
-/// The reasons of a loss, from 1 on.
-const REASONS: [&str; 5] = [
-    "it closed the connection: it, or its machine, has ended",
-    "it fell silent",
-    "it sent invalid data",
-    "its link failed",
-    "it gave a page back wrong, and is not used again",
-];
+/// Why a server counts as lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Why {
+    Closed,
+    Silent,
+    Invalid,
+    Link,
+    /// The server gave a page back wrong.
+    Wrong,
+    /// The server did not give a page back that it had taken.
+    Kept,
+}
+
+impl Why {
+    /// All reasons, in their order.
+    const ALL: [Why; 6] = [Why::Closed, Why::Silent, Why::Invalid, Why::Link, Why::Wrong, Why::Kept];
+
+    /// Returns why a server is lost whose store returned this error.
+    pub(super) fn of(error: &StoreError<'_>) -> Self {
+        match error {
+            StoreError::Lost { source: LinkError::Closed, .. } => Why::Closed,
+            StoreError::Lost { source: LinkError::Silent { .. } | LinkError::TimedOut, .. } => Why::Silent,
+            StoreError::Lost { source: LinkError::Garbage { .. } | LinkError::Version { .. }, .. } => Why::Invalid,
+            StoreError::Damaged { .. } => Why::Wrong,
+            _ => Why::Link,
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Why::Closed => "it closed the connection: it, or its machine, has ended",
+            Why::Silent => "it fell silent",
+            Why::Invalid => "it sent invalid data",
+            Why::Link => "its link failed",
+            Why::Wrong => "it gave a page back wrong, and is not used again",
+            Why::Kept => "it did not give a page back that it had, and is not used again",
+        }
+    }
+}
 
 impl News {
     pub(super) fn new(members: usize) -> Self {
@@ -57,18 +88,11 @@ impl News {
     }
 
     /// Takes note of the loss of a member.
-    pub(super) fn lost(&self, member: usize, error: Option<&StoreError<'_>>) {
-        let reason = match error {
-            Some(StoreError::Lost { source: LinkError::Closed, .. }) => 1,
-            Some(StoreError::Lost { source: LinkError::Silent { .. } | LinkError::TimedOut, .. }) | None => 2,
-            Some(StoreError::Lost { source: LinkError::Garbage { .. } | LinkError::Version { .. }, .. }) => 3,
-            Some(StoreError::Damaged { .. }) => 5,
-            Some(_) => 4,
-        };
+    pub(super) fn lost(&self, member: usize, why: Why) {
         self.losses.fetch_add(1, Relaxed);
         self.is_restored.store(false, Relaxed);
         self.has_lost.store(true, Relaxed);
-        self.lost[member].store(reason, Release);
+        self.lost[member].store(why as u8 + 1, Release);
     }
 
     /// Takes note of whether every page has all its parts.
@@ -125,16 +149,16 @@ impl Redundant {
         let mut lost = self.news.lost.iter().zip(&self.members);
         let told = lost.find_map(|(reason, member)| {
             let reason = usize::from(reason.swap(0, AcqRel));
-            REASONS.get(reason.checked_sub(1)?).map(|reason| (reason, member))
+            Why::ALL.get(reason.checked_sub(1)?).map(|why| (why.words(), member))
         });
-        if let Some((reason, member)) = told {
-            write!(out, "lost {} ({reason}); no page is lost, ", member.named.name)?;
+        if let Some((why, member)) = told {
+            write!(out, "lost {} ({why}); no page is lost, ", member.named.name)?;
             let there = self.members.iter().filter(|member| member.is_there.load(Relaxed)).count();
             let wanted = self.measures.redundancy.parts();
             return if there >= usize::from(wanted) {
                 out.write_str("and what it held is rebuilt on the other servers")
             } else {
-                let until = if member.has_lied.load(Acquire) { "" } else { " until it is back" };
+                let until = if member.has_failed.load(Acquire) { "" } else { " until it is back" };
                 write!(out, "but pages stay without a part{until}: {wanted} servers are needed for that")
             };
         }

@@ -8,9 +8,10 @@ use hanare_sys::ready;
 use hanare_wire::Wait;
 
 use super::machine::{Arrived, Landing, Request, Ticket};
+use super::news::Why;
 use super::{Member, PARTS_MAX, Redundant};
 use crate::remote::Remote;
-use crate::{Read, StoreError, Take};
+use crate::{Read, Take};
 
 /// Makes the read of a part. A member does not use the frame of a read, so the frame carries the ticket.
 pub(super) fn read_of(request: Request, part_bytes: usize) -> Read {
@@ -41,16 +42,23 @@ pub(super) struct Parts<'a> {
     /// The read of the program for which the part is.
     whole: Option<Read>,
     has_come: bool,
+    /// Whether the member answered that it cannot give a part back.
+    has_failed: bool,
 }
 
 impl<'a> Parts<'a> {
     pub(super) fn new(store: &'a Redundant, take: &'a mut dyn Take) -> Self {
-        Self { store, take, arriving: None, whole: None, has_come: false }
+        Self { store, take, arriving: None, whole: None, has_come: false, has_failed: false }
     }
 
     /// Checks whether any answer came.
     pub(super) fn has_come(&self) -> bool {
         self.has_come
+    }
+
+    /// Checks whether the member answered that it cannot give a part back.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// The link has ended. If it has ended in the middle of a part, this thread no longer receives the part.
@@ -124,19 +132,20 @@ impl Take for Parts<'_> {
 
     fn failed(&mut self, read: &Read) -> bool {
         self.has_come = true;
+        self.has_failed = true;
         self.damaged(read);
         true
     }
 }
 
 impl Redundant {
-    /// A member gave a page back wrong. Loses the member if each page can do without it. Otherwise only the wrong part
+    /// A member gave a page back wrong, or not at all. Loses the member if each page can do without it. Otherwise only the wrong part
     /// is taken from another member, and rebuilt.
-    pub(super) fn leave_out(&self, index: usize, remote: &Remote, error: &StoreError<'_>) {
-        self.members[index].has_lied.store(true, Release);
+    pub(super) fn leave_out(&self, index: usize, remote: &Remote, why: Why) {
+        self.members[index].has_failed.store(true, Release);
         let can_go = self.machine.lock().bears_loss_of(index);
         if can_go {
-            self.lose(index, remote, Some(error));
+            self.lose(index, remote, why);
         }
     }
 

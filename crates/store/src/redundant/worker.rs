@@ -9,6 +9,7 @@ use hanare_sys::clock::now_ns;
 use hanare_sys::{futex, ready};
 use hanare_wire::{LinkError, Session};
 
+use super::news::Why;
 use super::{RETURNS_MAX, Redundant};
 use crate::StoreError;
 use crate::remote::{Remote, Sender};
@@ -89,7 +90,7 @@ impl Redundant {
 
     fn lose_in_background(&self, member: usize, remote: &Remote, error: &StoreError<'_>) {
         match self.enter() {
-            Some(_inside) => self.lose(member, remote, Some(error)),
+            Some(_inside) => self.lose(member, remote, Why::of(error)),
             // The sender returns the same error again after the fork.
             None => self.sleep(member),
         }
@@ -141,7 +142,7 @@ impl Redundant {
     fn reach_again(&self, copyist: &mut Copyist) {
         let member = &self.members[copyist.member];
         let is_time = now_ns().saturating_sub(copyist.tried_ns) >= RETRY.as_nanos() as u64;
-        let may_return = member.returns.load(Relaxed) < RETURNS_MAX && !member.has_lied.load(Acquire);
+        let may_return = member.returns.load(Relaxed) < RETURNS_MAX && !member.has_failed.load(Acquire);
         if !is_time || !may_return || self.is_paused.load(SeqCst) {
             return self.sleep(copyist.member);
         }
