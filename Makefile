@@ -5,6 +5,7 @@
 #   make check         format, lints, licences
 #   make test-programs  real programs in every trap mode, compared with themselves; installs them  (tests/programs; hours)
 #   make torture       MINUTES (60) of checking programs with random settings and disturbances from SEED (1)  (tests/torture)
+#   make torture-servers  MINUTES of kills, stops, cut and corrupt links to SERVERS (4) from SEED, with REDUNDANCY (mirror)
 #   make worlds        the engine over a view and a store that fail, by ten thousand seeds
 #   make fuzz          MINUTES (10) of coverage-guided fuzzing for each decoder of outside bytes  (scripts/fuzz; wants c++)
 #   make models        every interleaving of the lock-free parts, within a bound of preemptions  (models)
@@ -79,6 +80,12 @@ torture: build
 	@$(MAKE) --no-print-directory PROFILE=$(PROFILE) workloads
 	tests/torture/torture.py --minutes $(MINUTES) --seed $(SEED) --hanare $(BIN)/hanare --workloads $(OUT) \
 	    --work $(TARGET)/torture $(TORTURE_FLAGS)
+
+# SERVERS_FLAGS="--size 1G --local 128M" is passed on.
+SERVERS ?= 4
+REDUNDANCY ?= mirror
+torture-servers: build
+	$(BIN)/hanare torture --minutes $(MINUTES) --seed $(SEED) --servers $(SERVERS) --redundancy $(REDUNDANCY) $(SERVERS_FLAGS)
 
 # HANARE_SEED=n runs one seed.
 worlds:
@@ -210,5 +217,5 @@ clean:
 	$(CARGO) clean
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
-.PHONY: all build demo test test-programs torture worlds fuzz models check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
+.PHONY: all build demo test test-programs torture torture-servers worlds fuzz models check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
     bench-servers bench-redundancy bench-shared bench-cluster results workloads shared-workloads python install clean

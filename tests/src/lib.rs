@@ -19,7 +19,7 @@ pub use machine::{
     installed, is_full, mode_works, patience, python_with, python_with_numpy, rounds, system_calls_are_trapped,
     system_calls_work_on_far_pages,
 };
-pub use place::{Figures, Outcome, Place, figures};
+pub use place::{Figures, Outcome, Place, figures, processes_of};
 pub use running::{Running, until};
 pub use served::{Served, status};
 

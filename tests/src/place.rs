@@ -97,6 +97,19 @@ impl Place {
     }
 }
 
+/// Returns the processes with this test's TMPDIR in their environment whose command line contains `word`. Each argument ends
+/// with a zero byte.
+pub fn processes_of(place: &Place, word: &str) -> Vec<i32> {
+    let tmp = place.path("tmp");
+    let own = [b"TMPDIR=", tmp.as_os_str().as_encoded_bytes(), b"\0"].concat();
+    let mut found = processes_naming(Path::new(word));
+    found.retain(|pid| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.windows(own.len()).any(|window| window == own)
+    });
+    found
+}
+
 /// Returns the processes whose command line names `path`.
 fn processes_naming(path: &Path) -> Vec<i32> {
     let needle = path.as_os_str().as_encoded_bytes();

@@ -19,6 +19,8 @@ mod words;
 
 use clap::{Args, Subcommand};
 
+pub(crate) use pattern::mix;
+
 /// Measure the minimum costs of paging on this machine (floors), the pager, memory servers or shared memory.
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {

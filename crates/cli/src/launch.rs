@@ -19,7 +19,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 
-use crate::leftover::{LAUNCH_PREFIX, locked, remove_launchers};
+use crate::leftover::{LAUNCH_PREFIX, locked, remove_ended};
 use crate::message::say;
 use crate::supervise::End;
 use elsewhere::{Elsewhere, ElsewhereError};
@@ -316,7 +316,7 @@ struct Place(PathBuf, #[expect(dead_code, reason = "held as long as the folder")
 impl Place {
     fn new() -> Result<Self, LaunchError> {
         use std::os::unix::fs::DirBuilderExt;
-        remove_launchers(&std::env::temp_dir());
+        remove_ended(&std::env::temp_dir(), LAUNCH_PREFIX);
         let name = format!("{LAUNCH_PREFIX}{}", std::process::id());
         for attempt in 0..PLACES_MAX {
             let path = std::env::temp_dir().join(if attempt == 0 { name.clone() } else { format!("{name}-{attempt}") });

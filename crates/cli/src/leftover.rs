@@ -13,13 +13,15 @@ use rustix::process::Pid;
 
 /// Beginning of the name of a launcher's folder. The process number follows.
 pub(crate) const LAUNCH_PREFIX: &str = "hanare-launch-";
+/// Beginning of the name of the folder of `hanare torture`. The process number follows.
+pub(crate) const TORTURE_PREFIX: &str = "hanare-torture-";
 /// Age after which a private server's folder counts as left over, if no server listens in it.
 pub(crate) const AGE: Duration = Duration::from_secs(60);
 
-/// Removes folders of launchers that have ended. A folder's lock shows that a launcher in another PID namespace still
-/// runs.
-pub(crate) fn remove_launchers(tmp: &Path) {
-    each_own_folder(tmp, LAUNCH_PREFIX, |rest, folder| {
+/// Removes folders, whose names begin with `prefix`, of commands that have ended. A folder's lock shows that a command in
+/// another PID namespace still runs.
+pub(crate) fn remove_ended(tmp: &Path, prefix: &str) {
+    each_own_folder(tmp, prefix, |rest, folder| {
         let number = rest.split('-').next().unwrap_or_default();
         let Some(pid) = number.parse().ok().and_then(Pid::from_raw) else { return };
         let is_gone = rustix::process::test_kill_process(pid) == Err(Errno::SRCH);
@@ -122,7 +124,7 @@ mod tests {
         std::fs::write(kept[6].join("other"), "precious").unwrap();
         remove_private(tmp.path(), AGE);
         assert!(removed[2].exists(), "a server may just have made it");
-        remove_launchers(tmp.path());
+        remove_ended(tmp.path(), LAUNCH_PREFIX);
         remove_private(tmp.path(), Duration::ZERO);
         assert!(removed.iter().all(|path| !path.exists()), "{removed:?}");
         assert!(kept.iter().all(|path| path.exists()), "{kept:?}");

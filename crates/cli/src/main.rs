@@ -21,6 +21,7 @@ mod signals;
 mod simulate;
 mod status;
 mod supervise;
+mod torture;
 mod trace;
 
 use std::process::ExitCode;
@@ -60,6 +61,9 @@ enum Command {
     Trace(trace::TraceArgs),
     Simulate(simulate::SimulateArgs),
     Place(place::PlaceArgs),
+    Torture(torture::TortureArgs),
+    #[command(hide = true)]
+    TortureProgram(torture::program::ProgramArgs),
 }
 
 /// Smallest stack limit, in bytes, with which the command runs on its main thread. A user may set a smaller `ulimit -s`
@@ -100,6 +104,10 @@ fn command() -> ExitCode {
         Command::Bench(args) => bench::bench(&args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Trace(args) => trace::trace(&args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Place(args) => place::place(&args).map_err(|error| (EXIT_OWN, error.to_string())),
+        Command::Torture(args) => torture::torture(&args).map_err(|error| (EXIT_OWN, error.to_string())),
+        Command::TortureProgram(args) => {
+            torture::program::program(&args).map_err(|error| (EXIT_OWN, error.to_string()))
+        }
         Command::Simulate(args) => simulate::simulate(&args).map_err(|error| (error.exit_code(), error.to_string())),
     };
     match outcome {

@@ -56,7 +56,10 @@ fn help_goes_to_stdout_and_teaches() {
         assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{args:?}");
         assert!(outcome.stdout.contains("hanare"), "{args:?}");
     }
-    assert!(place.run(place.hanare().args(["run", "--help"])).stdout.contains("Examples:"));
+    for command in ["run", "torture"] {
+        assert!(place.run(place.hanare().args([command, "--help"])).stdout.contains("Examples:"), "{command}");
+    }
+    assert!(!place.run(place.hanare().arg("--help")).stdout.contains("torture-program"));
     for command in ["run", "launch"] {
         assert!(
             place.run(place.hanare().args([command, "--policy", "help"])).stdout.contains("w-tinylfu"),

@@ -262,6 +262,7 @@ impl Redundant {
         };
         let machine = Machine::new(sizes, states);
         let store = Self::of(members, machine, Buffers::new(&measures)?, measures);
+        store.note_absent();
         let copyists = (0..store.members.len()).map(Copyist::new).collect();
         Ok((store, copyists))
     }

@@ -261,6 +261,24 @@ pub fn ignore_in(command: &mut std::process::Command, signals: u64) {
     unsafe { command.pre_exec(ignore) };
 }
 
+/// Makes the kernel kill the command's process when the thread that starts it ends. The process does not start if that
+/// thread's process has ended before.
+pub fn kill_with_starter(command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt;
+    let starter = std::process::id();
+    let bind = move || {
+        // SAFETY: the arguments of this request are numbers. `getppid` takes none.
+        let (bound, parent) = unsafe { (libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL), libc::getppid()) };
+        match bound {
+            0 if parent as u32 == starter => Ok(()),
+            0 => Err(std::io::Error::from_raw_os_error(libc::ESRCH)),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: `bind` runs between fork and exec. It only makes system calls, which are async-signal-safe.
+    unsafe { command.pre_exec(bind) };
+}
+
 /// Checks whether our handler is installed for the signal.
 #[must_use]
 pub fn is_installed(signal: i32) -> bool {

@@ -46,11 +46,13 @@ pub(super) enum Why {
     Wrong,
     /// The server did not give a page back that it had taken.
     Kept,
+    /// The server could not be reached when the program started.
+    Absent,
 }
 
 impl Why {
     /// All reasons, in their order.
-    const ALL: [Why; 6] = [Why::Closed, Why::Silent, Why::Invalid, Why::Link, Why::Wrong, Why::Kept];
+    const ALL: [Why; 7] = [Why::Closed, Why::Silent, Why::Invalid, Why::Link, Why::Wrong, Why::Kept, Why::Absent];
 
     /// Returns why a server is lost whose store returned this error.
     pub(super) fn of(error: &StoreError<'_>) -> Self {
@@ -71,6 +73,7 @@ impl Why {
             Why::Link => "its link failed",
             Why::Wrong => "it gave a page back wrong, and is not used again",
             Why::Kept => "it did not give a page back that it had, and is not used again",
+            Why::Absent => "it could not be reached at the start",
         }
     }
 }
@@ -127,6 +130,12 @@ impl Redundant {
         )
     }
 
+    /// Takes note of the servers that could not be reached at the start.
+    pub(super) fn note_absent(&self) {
+        let absent = self.members.iter().enumerate().filter(|(_, member)| member.there().is_none());
+        absent.for_each(|(index, _)| self.news.lost(index, Why::Absent));
+    }
+
     /// Checks whether there is something to tell the user ([`Words::News`](crate::Words::News)).
     pub(crate) fn has_news(&self) -> bool {
         self.news.any()
@@ -149,17 +158,19 @@ impl Redundant {
         let mut lost = self.news.lost.iter().zip(&self.members);
         let told = lost.find_map(|(reason, member)| {
             let reason = usize::from(reason.swap(0, AcqRel));
-            Why::ALL.get(reason.checked_sub(1)?).map(|why| (why.words(), member))
+            Why::ALL.get(reason.checked_sub(1)?).map(|why| (*why, member))
         });
         if let Some((why, member)) = told {
-            write!(out, "lost {} ({why}); no page is lost, ", member.named.name)?;
+            write!(out, "lost {} ({}); no page is lost, ", member.named.name, why.words())?;
             let there = self.members.iter().filter(|member| member.is_there.load(Relaxed)).count();
             let wanted = self.measures.redundancy.parts();
-            return if there >= usize::from(wanted) {
-                out.write_str("and what it held is rebuilt on the other servers")
-            } else {
+            return if there < usize::from(wanted) {
                 let until = if member.has_failed.load(Acquire) { "" } else { " until it is back" };
                 write!(out, "but pages stay without a part{until}: {wanted} servers are needed for that")
+            } else if why == Why::Absent {
+                out.write_str("and the other servers hold all parts")
+            } else {
+                out.write_str("and what it held is rebuilt on the other servers")
             };
         }
         if self.news.is_restored.swap(false, AcqRel) {
