@@ -133,30 +133,6 @@ fn forked_children_have_their_pages() {
 }
 
 #[test]
-fn a_server_that_is_away_at_the_start_is_named() {
-    for (redundancy, there, words) in [
-        ("mirror", 2, "the other servers hold all parts"),
-        ("parity:2+1", 2, "pages stay without a part until it is back: 3 servers are needed"),
-    ] {
-        let place = Place::new();
-        let servers: Vec<Served> = (0..there).map(|_| Served::tcp(&place, "128M")).collect();
-        let away = Served::tcp(&place, "128M");
-        let address = away.address.clone();
-        away.kill();
-        let mut command = place.hanare(["run", "--local", "4M", "--redundancy", redundancy, "--allow-same-host"]);
-        for address in std::iter::once(&address).chain(servers.iter().map(|server| &server.address)) {
-            command.args(["--server", address]);
-        }
-        let outcome = place.run(command.arg("--").arg(built().workload("touch")).arg("16M"));
-        assert!(outcome.code == Some(0) && outcome.text().starts_with("ok touch"), "{redundancy}: {outcome:?}");
-        let line =
-            format!("hanare: lost memory server {address} (it could not be reached at the start); no page is lost");
-        assert!(outcome.stderr.contains(&line) && outcome.stderr.contains(words), "{redundancy}: {outcome:?}");
-        place.assert_nothing_left();
-    }
-}
-
-#[test]
 fn too_few_servers_or_hosts_are_refused_before_the_program_runs() {
     let place = Place::new();
     let run = |args: &[&str]| {
