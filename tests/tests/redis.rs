@@ -1,9 +1,12 @@
 //! Tests the typical work of redis. It forks a child that saves a snapshot of its memory, while clients write to the
-//! parent. The saved dataset must be the dataset at the fork, word for word.
+//! parent. The saved dataset must be the dataset at the fork, word for word. And redis must go on, with its dataset, when
+//! one of the memory servers that keep its pages in two copies is killed.
 
 use std::path::Path;
 
-use hanare_tests::{Place, Running, figures, installed, is_full, patience, system_calls_work_on_far_pages, until};
+use hanare_tests::{
+    Place, Running, Served, figures, installed, is_full, patience, status, system_calls_work_on_far_pages, until,
+};
 
 fn server(place: &Place, under: Option<&[&str]>, socket: &Path) -> Running {
     let mut command = match under {
@@ -87,4 +90,57 @@ fn redis_saves_while_it_is_written_to() {
     }
     saves_while_it_is_written_to("all", 32 << 20);
     saves_while_it_is_written_to("large", 16 << 10);
+}
+
+/// Starts clients that write and read another database of redis than the first one.
+fn clients(place: &Place, socket: &Path, requests: &str) -> Running {
+    let mut command = place.command("redis-benchmark");
+    command.arg("-s").arg(socket).args(["--dbnum", "1", "-q", "--csv", "-c", "8", "-P", "4", "-d", "512"]);
+    place.start(command.args(["-r", "10000", "-n", requests, "-t", "set,get,hset"]))
+}
+
+#[test]
+fn redis_goes_on_when_a_server_of_its_memory_is_killed() {
+    let there = installed("redis-server", "redis-server") && installed("redis-benchmark", "redis-tools");
+    if !there || !system_calls_work_on_far_pages() {
+        return;
+    }
+    let place = Place::new();
+    let mut servers: Vec<Served> = (0..3).map(|_| Served::tcp(&place, "1G")).collect();
+    let (socket, json) = (place.path("s"), place.path("json"));
+    let mut flags = vec!["--local", "25%", "--far", "all", "--redundancy", "mirror", "--allow-same-host"];
+    flags.extend(["--stats-json", json.to_str().expect("a path of ours")]);
+    servers.iter().for_each(|server| flags.extend(["--server", &server.address]));
+    let mut redis = server(&place, Some(&flags), &socket);
+    starts(&place, &socket, &mut redis);
+    let (keys, requests) = if is_full() { ("400000", "400000") } else { ("15000", "15000") };
+    say(&place, &socket, &["debug", "populate", keys, "key", "700"]);
+    let before = say(&place, &socket, &["debug", "digest"]);
+
+    let mut clients = clients(&place, &socket, requests);
+    let written = |server: &Served| status(&server.address).write_bytes;
+    let earlier: Vec<u64> = servers.iter().map(written).collect();
+    until("the clients make redis page", || {
+        servers.iter().zip(&earlier).all(|(server, earlier)| written(server) > earlier + (256 << 10)) || !clients.runs()
+    });
+    assert!(clients.runs(), "the server is killed in the middle: {}", clients.said_so_far());
+    servers.remove(1).kill();
+    let outcome = clients.finish(patience());
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let lines = outcome.text().lines().filter(|line| line.starts_with('"')).count();
+    assert!(lines == 4 && !outcome.text().contains("rror"), "a line for each test, and no error: {outcome:?}");
+    until("every page has two copies again", || {
+        assert!(redis.runs(), "redis ended: {}", redis.said_so_far());
+        redis.said_so_far().contains("every page has all its parts again")
+    });
+    say(&place, &socket, &["-n", "1", "flushdb"]);
+    assert_eq!(say(&place, &socket, &["debug", "digest"]), before, "the dataset has changed");
+    place.run(place.command("redis-cli").arg("-s").arg(&socket).args(["shutdown", "nosave"]));
+    let outcome = redis.finish(patience());
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let seen = figures(&json);
+    assert_eq!((seen.number("servers_lost"), seen.number("parts_behind_bytes")), (1, 0), "{outcome:?}");
+    assert!(seen.number("parts_rebuilt_bytes") > 0, "{outcome:?}");
+    println!("{} MiB rebuilt", seen.number("parts_rebuilt_bytes") >> 20);
+    place.assert_nothing_left();
 }

@@ -244,6 +244,16 @@ impl Figures {
             None => writeln!(out)?,
         }
         writeln!(out, "  near         peak {} of private memory that is not far", size(self.private_bytes_peak))?;
+        if self.servers_lost > 0 {
+            writeln!(
+                out,
+                "  servers      {} lost; {} rebuilt in {:.3} s, {} of pages lack a part at the end",
+                self.servers_lost,
+                size(self.parts_rebuilt_bytes),
+                self.degraded_s,
+                size(self.parts_behind_bytes)
+            )?;
+        }
         let page = match self.page_size_bytes {
             Some(bytes) => format!("pages of {}", size(bytes)),
             None => format!(
@@ -381,6 +391,20 @@ mod tests {
         {
             assert!(text.contains(part), "{part} is not in {text}");
         }
+        assert!(!text.contains("servers"), "{text}");
+    }
+
+    #[test]
+    fn the_text_names_losses_of_servers() {
+        let text = figures(&End::Exited(0), |stats| {
+            add(&stats.processes, 1);
+            add(&stats.servers_lost, 2);
+            add(&stats.parts_rebuilt_bytes, 3 << 20);
+            add(&stats.parts_behind_bytes, 8192);
+            add(&stats.degraded_ns, 490_000_000);
+        });
+        let text = text.text();
+        assert!(text.contains("2 lost; 3 MiB rebuilt in 0.490 s, 8 KiB of pages lack a part at the end"), "{text}");
     }
 
     #[test]
