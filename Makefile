@@ -75,7 +75,7 @@ test-programs: build
 # PROFILE=dev TORTURE_FLAGS=--refuse has system calls refused, too.
 MINUTES ?= 60
 SEED ?= 1
-torture: build
+torture: shared-workloads
 	@scripts/need python3 cc c++
 	@$(MAKE) --no-print-directory PROFILE=$(PROFILE) workloads
 	tests/torture/torture.py --minutes $(MINUTES) --seed $(SEED) --hanare $(BIN)/hanare --workloads $(OUT) \
