@@ -413,8 +413,9 @@ impl Redundant {
                 (polled, has_come)
             }
             Err(StoreError::Damaged { read, .. }) => {
-                parts.damaged(&read);
-                self.leave_out(index, remote, Why::Wrong);
+                if parts.damaged(&read) {
+                    self.leave_out(index, remote, Why::Wrong);
+                }
                 (Polled::Received, true)
             }
             Err(error) => {

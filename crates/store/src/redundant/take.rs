@@ -42,7 +42,7 @@ pub(super) struct Parts<'a> {
     /// The read of the program for which the part is.
     whole: Option<Read>,
     has_come: bool,
-    /// Whether the member answered that it cannot give a part back.
+    /// Whether the member did not give a part back that it should have.
     has_failed: bool,
 }
 
@@ -56,7 +56,7 @@ impl<'a> Parts<'a> {
         self.has_come
     }
 
-    /// Checks whether the member answered that it cannot give a part back.
+    /// Checks whether the member did not give a part back that it should have.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed
     }
@@ -70,14 +70,15 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// A part is damaged. Its bytes were received and are not used.
-    pub(super) fn damaged(&mut self, read: &Read) {
+    /// A part is damaged. Its bytes were received and are not used. Returns whether the member should have had it.
+    pub(super) fn damaged(&mut self, read: &Read) -> bool {
         self.arriving = None;
         let mut machine = self.store.machine.lock();
-        machine.damaged(ticket_of(read));
+        let is_due = machine.damaged(ticket_of(read));
         self.store.obey(&mut machine);
         drop(machine);
         self.store.notify_rebuilder();
+        is_due
     }
 
     fn straight(&self) -> Option<Read> {
@@ -132,8 +133,7 @@ impl Take for Parts<'_> {
 
     fn failed(&mut self, read: &Read) -> bool {
         self.has_come = true;
-        self.has_failed = true;
-        self.damaged(read);
+        self.has_failed |= self.damaged(read);
         true
     }
 }

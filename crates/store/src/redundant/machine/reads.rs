@@ -298,9 +298,10 @@ impl Machine {
     }
 
     /// A server answered that it cannot read its part, or the part that came back is wrong. The part counts as missing,
-    /// and is rebuilt. The calling thread no longer receives the part.
-    pub(in crate::redundant) fn damaged(&mut self, ticket: Ticket) {
-        let Some(reading) = self.valid(ticket, |reading| reading.asked | reading.receiving) else { return };
+    /// and is rebuilt. The calling thread no longer receives the part. Returns whether the server should have had the part.
+    /// It need not have it if the page was released or written again after the request, or has left the server.
+    pub(in crate::redundant) fn damaged(&mut self, ticket: Ticket) -> bool {
+        let Some(reading) = self.valid(ticket, |reading| reading.asked | reading.receiving) else { return false };
         reading.asked &= !(1 << ticket.part);
         reading.receiving &= !(1 << ticket.part);
         let Reading { unit, done, len, to, reader, .. } = *reading;
@@ -308,7 +309,10 @@ impl Machine {
         let extent = self.extent_of(first);
         // A void job may have asked for units that were released meanwhile.
         let is_void = matches!(reader, Reader::Job(job) if self.is_void(job));
-        if !is_void && self.home(extent, ticket.part) == Some(member) {
+        let is_home = !is_void && self.home(extent, ticket.part) == Some(member);
+        let is_good = |unit: u32| !self.writing.has(unit) && self.good[unit as usize] >> ticket.part & 1 != 0;
+        let is_due = is_home && (first..first + len).all(is_good);
+        if is_home {
             for unit in first..first + len {
                 // A unit that is being written gets a new part.
                 if !self.writing.has(unit) && self.good[unit as usize] & !(1 << ticket.part) != 0 {
@@ -324,6 +328,7 @@ impl Machine {
             // The damaged part was one of the last K.
             _ => self.fail(Fatal::Lost),
         }
+        is_due
     }
 
     /// The program has waited long for a read. Asks for one more part of it. Returns true if there was one.

@@ -153,7 +153,7 @@ impl World {
                 let is_good = |unit: u32| is_home && self.machine.readable(unit) >> ticket.part & 1 != 0;
                 let is_meant = self.machine.is_awaited(ticket) && (unit..unit + count).all(is_good);
                 assert!(!is_meant, "server {index} was asked for {request:?}, which it lacks");
-                self.machine.damaged(ticket);
+                assert!(!self.machine.damaged(ticket), "server {index} is blamed for what it need not have");
             }
         }
     }
@@ -195,8 +195,7 @@ impl World {
         }
         if landing != Landing::Nowhere && self.lies(index, ticket) {
             self.note(|| format!("server {index} has sent a wrong part: {ticket:?}"));
-            self.machine.damaged(ticket);
-            if self.machine.bears_loss_of(index) {
+            if self.machine.damaged(ticket) && self.machine.bears_loss_of(index) {
                 assert!(self.can_lose(index), "server {index} holds parts that others lack");
                 self.lose(index);
             }
