@@ -19,7 +19,7 @@ pub(in crate::redundant) struct Member {
     /// The number of the host. Two parts of an extent are never on the same host.
     host: u16,
     state: State,
-    /// The number of extents of which the server can hold a part, including those in use.
+    /// The number of extents' parts that the server can hold, including those in use.
     room: u64,
     used: u64,
     has_refused: bool,
@@ -60,7 +60,7 @@ impl Machine {
         self.behind_count == 0
     }
 
-    /// Returns an upper bound of the number of units of which a part is missing.
+    /// Returns an upper bound of the number of units that lack a part.
     pub(in crate::redundant) fn units_behind(&self) -> u64 {
         let next = |extent: &u32| self.behind.next(extent + 1);
         let extents = std::iter::successors(self.behind.next(0), next);

@@ -42,7 +42,7 @@ impl Job {
     }
 }
 
-/// A run of units of which the same part is missing.
+/// A run of units that lack the same part.
 struct Missing {
     unit: u32,
     count: u32,
@@ -56,7 +56,7 @@ impl Machine {
         self.jobs[job]
     }
 
-    /// Returns the number of units of which a part was rebuilt.
+    /// Returns the number of units that got a missing part.
     pub(in crate::redundant) fn rebuilt_units(&self) -> u64 {
         self.rebuilt_units
     }
@@ -77,7 +77,7 @@ impl Machine {
         true
     }
 
-    /// Finds units of which a part is missing. Gives parts without a home a new one.
+    /// Finds units that lack a part. Gives parts without a home a new one.
     fn find_missing(&mut self) -> Option<Missing> {
         for _ in 0..LOOKED_MAX {
             let extent = match self.behind.next(self.cursor) {
@@ -128,7 +128,7 @@ impl Machine {
         parts_of(self.homed(extent)).filter(has_refused).fold(0, |mask, part| mask | 1 << part)
     }
 
-    /// Returns the first run of units in an extent of which a part is missing that could be rebuilt now.
+    /// Returns the first run of units in an extent that lack a part which could be rebuilt now.
     fn missing_in(&self, extent: u32) -> Option<Missing> {
         let (first, units) = (extent * self.sizes.extent_units, self.sizes.extent_units);
         let homed = self.homed(extent) & !self.refusing(extent);
