@@ -88,7 +88,7 @@ fn bears(lie: Lie, redundancy: &str, honest: usize, flags: &[&str]) {
         command.args(["--server", address]);
     }
     command.args(flags).arg("--stats-json").arg(place.path("json"));
-    command.arg("--").arg(built().workload("touch")).args(["32M", "--passes", "4"]).env("HANARE_TIMEOUT", "2");
+    command.arg("--").arg(built().workload("touch")).args(["16M", "--passes", "4"]).env("HANARE_TIMEOUT", "2");
     let began = Instant::now();
     let outcome = place.start(&mut command).finish(PATIENCE);
     println!("{redundancy}, {lie:?}: {:.1} s: {}", began.elapsed().as_secs_f64(), outcome.stderr.trim_end());
