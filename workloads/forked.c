@@ -37,6 +37,7 @@ static void *map(size_t size) {
 static void finish(pid_t child) {
     int status;
     CALL(child > 0 && waitpid(child, &status, 0) == child);
+    REQUIRE(!WIFSIGNALED(status), "a child ended with signal %d", WTERMSIG(status));
     REQUIRE(WIFEXITED(status) && WEXITSTATUS(status) == 3, "a child ended with status %#x", (unsigned)status);
 }
 

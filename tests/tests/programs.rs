@@ -210,8 +210,8 @@ fn memtester_finds_no_fault() {
     let place = Place::new();
     let json = place.path("json");
     // memtester traverses both halves of its memory word by word, many times. That would take minutes with base pages,
-    // so this test uses larger pages.
-    let mut command = place.hanare(["run", "--local", "25%", "--page-size", "64K", "--stats-json"]);
+    // so this test uses larger pages. It locks its memory, which stays local unless pages are sealed.
+    let mut command = place.hanare(["run", "--local", "25%", "--page-size", "64K", "--seal", "on", "--stats-json"]);
     let outcome = place.run(command.arg(&json).args(["--", "memtester", size, "1"]));
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert!(!outcome.text().contains("FAILURE") && outcome.text().trim_end().ends_with("Done."), "{outcome:?}");

@@ -66,17 +66,17 @@ fn hits(pid: u32) -> usize {
     in_memory + regular.map(|(file, len)| hits_at(&file, 0, len)).sum::<usize>()
 }
 
-/// Starts the workload that fills 32 MiB with the secret, and waits until most of it has left the process.
-fn keep_a_secret(place: &Place, flags: &[&str]) -> Running {
+/// Starts a program, and waits until it has written `ok NAME`.
+fn keep_a_secret(place: &Place, flags: &[&str], name: &str, args: &str) -> Running {
     let json = place.path("live");
     let mut command = place.hanare(["run", "--local", "4M", "--no-warm"]);
     command.args(flags).arg("--").arg("sh").arg("-c");
-    // The shell executes the workload with its output in a file, which tells that the memory is filled.
-    let script = format!("exec {} 32M > {}", built().workload("secret").display(), json.display());
+    // The shell executes the workload with its output in a file, which tells that the secret was used.
+    let script = format!("exec {} {args} > {}", built().workload(name).display(), json.display());
     let mut run = place.start(command.arg(script));
     until("the secret is written", || {
         assert!(run.runs(), "it ended: {}", run.said_so_far());
-        std::fs::read(&json).is_ok_and(|text| text == b"ok secret\n")
+        std::fs::read_to_string(&json).is_ok_and(|text| text == format!("ok {name}\n"))
     });
     run
 }
@@ -91,7 +91,7 @@ fn a_server_has_no_byte_of_sealed_pages() {
         command.arg(&spill);
         let servers = [Served::with(&place, command), Served::tcp(&place, "64M")];
         let [one, two] = [&servers[0], &servers[1]].map(|server| format!("{}=24M", server.address));
-        let run = keep_a_secret(&place, &["--seal", seal, "--server", &one, "--server", &two]);
+        let run = keep_a_secret(&place, &["--seal", seal, "--server", &one, "--server", &two], "secret", "32M");
         for server in &servers {
             assert!(status(&server.address).write_bytes > 4 << 20, "few pages are there");
             let found = hits(server.pid());
@@ -106,7 +106,7 @@ fn a_private_server_and_its_spill_file_have_no_byte_of_sealed_pages() {
     for (seal, is_seen) in [("off", true), ("on", false)] {
         let place = Place::new();
         let spill = place.path("").display().to_string();
-        let run = keep_a_secret(&place, &["--seal", seal, "--memory", "8M", "--spill", &spill]);
+        let run = keep_a_secret(&place, &["--seal", seal, "--memory", "8M", "--spill", &spill], "secret", "32M");
         let server = place.private_server().expect("the private server");
         let found = hits(server as u32);
         assert!(if is_seen { found > 500_000 } else { found == 0 }, "--seal {seal}: {found} times");
@@ -172,4 +172,53 @@ fn ranks_with_sealed_pages_have_their_results() {
         let outcome = place.run(&mut command);
         assert!(outcome.code == Some(0) && outcome.stderr.contains(": verified\n"), "{store:?}: {outcome:?}");
     }
+}
+
+#[test]
+fn locked_memory_stays_in_the_process() {
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        for (how, page_size, is_seen) in [
+            ("mlock", "4K", false),
+            ("mlock", "auto", false),
+            ("mlock2", "64K", false),
+            ("number", "4K", false),
+            ("dontdump", "auto", false),
+            ("unlocked", "4K", true),
+            ("all", "auto", true),
+            ("none", "4K", true),
+        ] {
+            let place = Place::new();
+            let server = Served::tcp(&place, "64M");
+            let flags = ["--mode", mode, "--page-size", page_size, "--seal", "off", "--server", &server.address];
+            let run = keep_a_secret(&place, &flags, "locked", &format!("{how} 512K"));
+            assert!(status(&server.address).write_bytes > 12 << 20, "few pages are there");
+            let found = hits(server.pid());
+            let what = format!("{mode}, {how}, {page_size}: {found} times");
+            assert!(if is_seen { found > 1_000 } else { found == 0 }, "{what}");
+            drop(run);
+        }
+    }
+}
+
+#[test]
+fn a_child_goes_on_with_locked_memory() {
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        let place = Place::new();
+        let run = keep_a_secret(&place, &["--mode", mode], "locked", "child 512K");
+        drop(run);
+        place.assert_nothing_left();
+    }
+}
+
+#[test]
+fn too_much_locked_memory_is_refused_unless_it_is_sealed() {
+    let place = Place::new();
+    let run = |seal: &str| {
+        let mut command = place.hanare(["run", "--local", "4M", "--no-warm", "--seal", seal, "--"]);
+        place.run(command.arg(built().workload("locked")).args(["mlock", "2M"]))
+    };
+    let refused = run("off");
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.text().contains("Cannot allocate memory"), "{refused:?}");
+    drop(keep_a_secret(&place, &["--seal", "on"], "locked", "unlocked 2M"));
 }

@@ -520,6 +520,8 @@ def allowed(case, disturbance, outcome):
     text = outcome.stderr + outcome.stdout.decode(errors="replace")
     if disturbance.done and what.startswith("kill server"):
         codes |= {LOST, NO_START}
+        # An allocation that the lost server cannot grant.
+        codes |= {1} if "Cannot allocate memory" in text else set()
     if disturbance.done and what == "kill program":
         codes |= {128 + signal.SIGKILL}
         codes |= {RANK_LOST} if case.shared else set()

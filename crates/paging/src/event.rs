@@ -110,6 +110,23 @@ pub enum Event {
         /// One past the last unit.
         end: u32,
     },
+    /// The pages of these units must not be evicted from now on, wherever they are. A huge page that lies only partly in
+    /// the range is split. Only a discard, [`Event::Unused`] and [`Event::Unlock`] end this. A fork's child inherits it.
+    /// A step covers at most [`limits::DISCARD_UNITS_MAX`] units, like [`Event::Discard`]. The caller has asked
+    /// [`crate::Pager::may_lock`] before.
+    Lock {
+        /// First unit.
+        first: u32,
+        /// One past the last unit.
+        end: u32,
+    },
+    /// Ends [`Event::Lock`] for these units, in steps like it.
+    Unlock {
+        /// First unit.
+        first: u32,
+        /// One past the last unit.
+        end: u32,
+    },
     /// The program will need these units soon.
     WillNeed {
         /// First unit.

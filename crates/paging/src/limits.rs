@@ -29,6 +29,8 @@ pub const PREFETCH_UNITS_MAX: u32 = 128;
 pub const STARVED_MAX: usize = 1024;
 /// Maximum number of units that one discard step covers. The caller continues at the unit after them.
 pub const DISCARD_UNITS_MAX: u32 = 512;
+/// Divisor of the budget: at most 1/4 of it may be locked. A fork halves the budget, and its locked pages still fit.
+pub const LOCKED_PART: u32 = 4;
 /// Maximum number of unused ranges. If there are more, the pages of the oldest range count as used again.
 pub const UNUSED_MAX: usize = 64;
 /// Maximum number of allocated ranges whose first accesses are observed. If there are more, the oldest is forgotten.

@@ -1,10 +1,12 @@
 //! `madvise`, `process_madvise`, `mseal` and `mbind`. On far memory, each call is carried out, accepted as a hint, or
 //! refused.
 //!
-//! - DONTNEED, FREE and DONTNEED_LOCKED discard the contents immediately. WILLNEED fetches pages while there is room.
+//! - DONTNEED, FREE and DONTNEED_LOCKED discard the contents immediately. On locked memory, only DONTNEED_LOCKED does;
+//!   the others fail with `EINVAL`. WILLNEED fetches pages while there is room.
 //!   POPULATE_READ and POPULATE_WRITE access every page before they return. With a small budget, the first pages may be
 //!   evicted by then.
-//! - Hints for the kernel (access order, huge pages, merging, cold pages, dumps) and NUMA policies (`mbind`) are
+//! - DONTDUMP marks secrets: such memory is locked, up to 16 MiB a call, if the budget permits it.
+//! - Hints for the kernel (access order, huge pages, merging, cold pages) and NUMA policies (`mbind`) are
 //!   accepted without effect. The kernel does not manage far pages.
 //! - Other advice is refused with `EINVAL`, as the kernel refuses it for unsuitable memory: advice on the memory of a
 //!   forked child (DONTFORK, WIPEONFORK), guard pages, COLLAPSE, REMOVE, memory failures, and unknown advice.
@@ -49,9 +51,19 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
         // FREE allows the kernel to drop the pages at any time before the next write. Hanare drops the pages
         // immediately.
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => {
+            let is_locked = far::is_locked(range.start, range.len());
+            if is_locked && advice != libc::MADV_DONTNEED_LOCKED {
+                return Err(libc::EINVAL);
+            }
             // SAFETY: the program gives up the contents of the range, as madvise(2) says.
             unsafe { far::discard(range.start, range.len()) };
+            if is_locked {
+                // A discard ends the lock of the pages.
+                far::lock(range.start, range.len())?;
+            }
         }
+        // Ignored: where the budget has no room, the memory stays as it is.
+        libc::MADV_DONTDUMP if range.len() <= SECRET_MAX => _ = far::lock(range.start, range.len()),
         libc::MADV_WILLNEED => far::will_need(range.start, range.len()),
         libc::MADV_POPULATE_READ => return populate(range, false),
         libc::MADV_POPULATE_WRITE => return populate(range, true),
@@ -74,8 +86,12 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
     if far::is_allocated(range.start, range.len()) { Ok(()) } else { Err(libc::ENOMEM) }
 }
 
+/// Longest range that counts as a secret when the program excludes it from core dumps, in bytes. Programs exclude large
+/// caches too.
+const SECRET_MAX: usize = 16 << 20;
+
 /// Accesses every page as the program would. Fails with `EINVAL` at a page that the program may not access.
-fn populate(range: Range, writes: bool) -> Result<(), c_int> {
+pub(crate) fn populate(range: Range, writes: bool) -> Result<(), c_int> {
     if !far::is_allocated(range.start, range.len()) {
         return Err(libc::ENOMEM);
     }

@@ -49,6 +49,7 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
             libc::SYS_mlock2 => locking::mlock2(a as *const _, b, c as u32).into(),
             libc::SYS_munlock => locking::munlock(a as *const _, b).into(),
             libc::SYS_mlockall => locking::mlockall(int(a)).into(),
+            libc::SYS_munlockall => locking::munlockall().into(),
             libc::SYS_vmsplice => splice::vmsplice(int(a), b as *const _, c, d as u32) as c_long,
             libc::SYS_setsockopt => splice::setsockopt(int(a), int(b), int(c), d as *const _, e as u32).into(),
             libc::SYS_sendto => data::sendto(int(a), b as *mut _, c, int(d), e as *const _, f as u32) as c_long,

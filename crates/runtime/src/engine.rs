@@ -10,6 +10,7 @@
 
 mod bring;
 mod fork;
+mod lock;
 mod out;
 #[cfg(test)]
 mod world;
@@ -250,11 +251,18 @@ impl<V: View, S: Store> Engine<V, S> {
 
     /// Discards the units from `first` up to `end`, exclusive. The units read as zeroes from now on.
     pub(crate) fn discard(&self, first: u32, end: u32) {
+        if first < end {
+            self.in_steps(first, |first| Event::Discard { first, end });
+        }
+    }
+
+    /// Submits an event for a range of units, from `first` on, until it is done. Waits for pages in transit.
+    fn in_steps(&self, first: u32, event: impl Fn(u32) -> Event) {
         let mut next = first;
         let mut watched = None;
-        while next < end {
-            match self.submit_asking(Event::Discard { first: next, end }) {
-                Progress::Done => break,
+        loop {
+            match self.submit_asking(event(next)) {
+                Progress::Done => return,
                 Progress::Continue(unit) => {
                     watched = None;
                     next = unit;

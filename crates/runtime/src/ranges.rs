@@ -11,9 +11,11 @@ use crate::view::View;
 
 mod for_heap;
 mod keeping;
+mod locking;
 mod units;
 
 pub(crate) use for_heap::{heap_discards, heap_forgets, heap_uses, take_for_heap};
+pub use locking::{is_locked, lock, seals, unlock, unlock_all};
 
 /// Allocates whole pages of zeroed far memory. Returns null if no address space is left, or if the memory servers
 /// have no room (see [`hanare_settings::Overcommit`]). Accesses none of the pages.
@@ -218,8 +220,7 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     inside(move || {
         state.return_kept_in(offset, len);
         // A unit that the program cannot access must not be filled. The units at the edges count, too.
-        let unit = state.granularity;
-        state.engine.allocated(((offset / unit) as u32, (offset + len).div_ceil(unit) as u32), false);
+        state.engine.allocated(state.outer_units_of(offset, len), false);
         if !state.extents.lock().covers(offset as u64, len as u64) {
             return Err(libc::ENOMEM);
         }

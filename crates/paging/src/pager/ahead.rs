@@ -118,7 +118,7 @@ impl Pager {
             let span = self.span(page);
             *pages_left -= 1;
             unit = page.0 + span;
-            let quota = self.budget / 4;
+            let quota = self.room() / 4;
             let moves = self.pool_of(page).class.moves;
             if !self.may_prefetch(page) || moves && self.ahead.len() as u32 * span >= quota {
                 continue;

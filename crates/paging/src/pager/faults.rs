@@ -1,7 +1,7 @@
 //! Faults: accesses to a page that is not mapped, and writes to a page that is write-protected.
 
 use super::Pager;
-use super::page::{DIRTY, DISCARDED, GUESSED, HIDDEN, PREFETCHED, WANTED, WRITE, WRITING};
+use super::page::{DIRTY, DISCARDED, GUESSED, HIDDEN, LOCKED, PREFETCHED, WANTED, WRITE, WRITING};
 use crate::config::State;
 use crate::event::{Action, Actions, Source};
 use crate::limits;
@@ -13,7 +13,7 @@ impl Pager {
         match self.state(page) {
             State::Resident if write && !self.has(page, DIRTY) => {
                 self.counters.faults_first_write += 1;
-                self.policy.referenced(page, true);
+                self.note_reference(page, true);
                 self.open(page, actions);
             }
             State::Resident => actions.push(Action::Wake { page }),
@@ -54,7 +54,9 @@ impl Pager {
             (_, true) => self.counters.faults_write += 1,
             (_, false) => self.counters.faults_read += 1,
         }
-        self.policy.coming(page);
+        if !self.has(page, LOCKED) {
+            self.policy.coming(page);
+        }
         if self.span(page) > 1 {
             self.grain.wide_fault();
         }

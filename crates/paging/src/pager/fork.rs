@@ -68,7 +68,7 @@ impl Pager {
         if wants_frame && frame.is_none() {
             return false;
         }
-        self.policy.removed(page, Leave::Evicted);
+        self.withdraw(page, Leave::Evicted);
         self.clean -= if dirty { 0 } else { self.span(page) };
         self.leave(page, frame, dirty, actions);
         true

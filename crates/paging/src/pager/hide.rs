@@ -6,7 +6,7 @@
 //! may be replaced.
 
 use super::Pager;
-use super::page::{DIRTY, DISCARDED, HIDDEN, WANTED, WRITE, WRITING};
+use super::page::{DIRTY, DISCARDED, HIDDEN, LOCKED, WANTED, WRITE, WRITING};
 use crate::config::State;
 use crate::event::{Action, Actions};
 use crate::limits;
@@ -29,7 +29,7 @@ impl Pager {
     fn hide(&mut self, page: PageId, actions: &mut Actions) {
         // An earlier write-back of the page may still be in progress. Its completion expects the page to be resident or
         // remote.
-        if self.state(page) != State::Resident || self.has(page, WRITING) || self.guarded.contains(&page) {
+        if self.state(page) != State::Resident || self.has(page, WRITING | LOCKED) || self.guarded.contains(&page) {
             return;
         }
         // If pages of this size are copied to their addresses, the frames are reserved for dirty pages that are being
@@ -73,7 +73,7 @@ impl Pager {
     /// Answers an access to an unmapped page: reports the reference to the policy and maps the page again.
     pub(super) fn show(&mut self, page: PageId, write: bool, actions: &mut Actions) {
         self.counters.faults_hidden += 1;
-        self.policy.referenced(page, write);
+        self.note_reference(page, write);
         // The flag says that a thread waits for the page. It prevents the page's eviction until the access is repeated.
         self.set(page, WANTED);
         self.unhide(page, write, actions);
@@ -103,7 +103,8 @@ impl Pager {
 
     /// Discards an unmapped page.
     pub(super) fn discard_hidden(&mut self, page: PageId, actions: &mut Actions) {
-        self.policy.removed(page, Leave::Forgotten);
+        self.withdraw(page, Leave::Forgotten);
+        self.end_lock(page);
         self.clean -= if self.has(page, DIRTY) { 0 } else { self.span(page) };
         self.clear(page, DIRTY);
         match self.hiding_frame(page) {

@@ -1,7 +1,7 @@
 //! The pager: the only module that changes a page's state. Events arrive here, and `page` holds the state of each page.
 //! `faults` answers accesses, `completions` continues after an action has ended. `room` frees memory, `shape` discards
 //! pages and changes page sizes, `unused` keeps freed ones, `fresh` fills new ones, `ahead` prefetches, `habits` predicts writes. `hide` unmaps
-//! pages for reference sampling, and `fork` stops all transfers.
+//! pages for reference sampling, `lock` keeps pages from leaving, and `fork` stops all transfers.
 //!
 //! ```text
 //!  untouched ──► fetching ──► resident ◄──► opening (first write)
@@ -23,6 +23,7 @@ mod fork;
 mod fresh;
 mod habits;
 mod hide;
+mod lock;
 mod page;
 mod room;
 mod shape;
@@ -65,7 +66,11 @@ pub struct Pager {
     policy: Box<dyn Policy>,
     prefetcher: Box<dyn Prefetcher>,
     grain: Grain,
+    /// The budget in force. It exceeds the one that was set (`budget_set`) if otherwise locked pages left no room.
     budget: u32,
+    budget_set: u32,
+    /// Number of units of locked pages, wherever they are.
+    locked: u32,
     low: u32,
     high: u32,
     /// Number of future faults during which the pager still keeps room for a run of pages.
@@ -148,6 +153,8 @@ impl Pager {
             prefetcher,
             grain: Grain::new(geometry.blocks(), geometry.block_units),
             budget: 0,
+            budget_set: 0,
+            locked: 0,
             low: 0,
             high: 0,
             run_faults: 0,
@@ -223,7 +230,12 @@ impl Pager {
                 self.freeing -= self.span_of(frame.wide);
                 self.pool(frame.wide).frames.put_empty(frame.index);
             }
-            Event::Discard { .. } | Event::Allocated { .. } | Event::Unused { .. } | Event::Used { .. } => {
+            Event::Discard { .. }
+            | Event::Allocated { .. }
+            | Event::Unused { .. }
+            | Event::Used { .. }
+            | Event::Lock { .. }
+            | Event::Unlock { .. } => {
                 progress = self.allocation(event, actions);
             }
             Event::WillNeed { first, end } => {

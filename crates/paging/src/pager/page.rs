@@ -33,6 +33,8 @@ pub(super) const WRITTEN_SHIFT: u32 = 9;
 pub(super) const HIDDEN: u16 = 2048;
 /// A transfer prevented the page's eviction. The page is not chosen as a victim until the next check.
 pub(super) const HELD_BACK: u16 = 4096;
+/// The page must not be evicted. The policy does not know a locked page. Any page that is not being discarded may be locked.
+pub(super) const LOCKED: u16 = 8192;
 
 impl Pager {
     pub(super) fn head(&self, unit: u32) -> PageId {
@@ -49,8 +51,11 @@ impl Pager {
         }
     }
 
-    /// Tells the policy that a page became resident.
+    /// Tells the policy that a page became resident, unless the page is locked.
     pub(super) fn enter(&mut self, page: PageId, cause: Cause) {
+        if self.has(page, LOCKED) {
+            return;
+        }
         if self.span(page) > 1 {
             self.policy.wide(page);
         }

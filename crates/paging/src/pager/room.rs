@@ -1,7 +1,7 @@
 //! Room: the budget, the watermarks, the faults that wait for memory, and the choice of victims.
 
 use super::Pager;
-use super::page::{DIRTY, DISCARDED, GUESSED, HELD, HELD_BACK, HIDDEN, PREFETCHED, WANTED, WRITE, WRITING};
+use super::page::{DIRTY, DISCARDED, GUESSED, HELD, HELD_BACK, HIDDEN, LOCKED, PREFETCHED, WANTED, WRITE, WRITING};
 use crate::config::State;
 use crate::event::{Action, Actions, Bytes};
 use crate::limits;
@@ -10,9 +10,20 @@ use crate::units::{FrameId, PageId};
 
 impl Pager {
     pub(super) fn set_budget(&mut self, units: u32) {
-        self.budget = units.max(limits::BUDGET_PAGES_MIN);
-        self.grain.set_capacity(self.budget / self.geometry.block_units);
+        self.budget_set = units.max(limits::BUDGET_PAGES_MIN);
+        self.set_room();
+    }
+
+    /// Sets what follows from the budget and the locked pages.
+    pub(super) fn set_room(&mut self) {
+        self.budget = self.budget_set.max(self.locked + limits::BUDGET_PAGES_MIN);
+        self.grain.set_capacity(self.room() / self.geometry.block_units);
         self.set_watermarks();
+    }
+
+    /// Returns the part of the budget that pages may share which are not locked.
+    pub(super) fn room(&self) -> u32 {
+        self.budget - self.locked
     }
 
     /// Sets how much memory is kept free. The amount is small, because free memory holds no pages. For example, if half
@@ -32,13 +43,13 @@ impl Pager {
             // With these watermarks, the longest run of base pages fits without waiting.
             (false, false) => (96, 64, 16),
         };
-        self.low = low.min(self.budget / 16);
-        self.high = self.low + batch.min((self.budget / share).max(1));
+        self.low = low.min(self.room() / 16);
+        self.high = self.low + batch.min((self.room() / share).max(1));
     }
 
     /// Whether the budget has room for enough huge pages to make them worthwhile.
     pub(super) fn affords_wide(&self) -> bool {
-        self.budget >= limits::WIDE_PAGES_MIN * self.geometry.block_units
+        self.room() >= limits::WIDE_PAGES_MIN * self.geometry.block_units
     }
 
     /// Notes whether an access caused prefetching. If so, the pager keeps room for a run of pages during the next
@@ -166,7 +177,7 @@ impl Pager {
         let write = self.has(page, WRITE);
         match self.state(page) {
             // The budget shrank below the huge page. The access is repeated, and finds a base page.
-            State::Untouched | State::Remote if self.span(page) > self.budget => {
+            State::Untouched | State::Remote if self.span(page) > self.room() && !self.has(page, LOCKED) => {
                 self.clear(page, WANTED | WRITE);
                 actions.push(Action::Wake { page });
             }
@@ -200,7 +211,7 @@ impl Pager {
         if self.held_back.len() == limits::HELD_MAX {
             return false;
         }
-        let guard = self.budget / self.span_of(self.geometry.block_units > 1).max(1) > 4;
+        let guard = self.room() / self.span_of(self.geometry.block_units > 1).max(1) > 4;
         // Prefetched pages may fill a small budget but for one page. The page that came last then stays until its access is
         // repeated. Otherwise it would leave before each access. The next fault drops prefetched pages.
         let last = Some(self.guarded[0]).filter(|_| !self.ahead.is_empty() && self.used <= self.budget);

@@ -1,7 +1,9 @@
 //! Shape: discards pages, and changes blocks between base pages and one huge page.
 
 use super::Pager;
-use super::page::{DIRTY, DISCARDED, GUESSED, HELD, HIDDEN, PREFETCHED, STALE, WANTED, WRITE, WRITING, WRITTEN_BEFORE};
+use super::page::{
+    DIRTY, DISCARDED, GUESSED, HELD, HIDDEN, LOCKED, PREFETCHED, STALE, WANTED, WRITE, WRITING, WRITTEN_BEFORE,
+};
 use crate::config::{Progress, State};
 use crate::event::{Action, Actions, Event};
 use crate::limits;
@@ -22,6 +24,8 @@ impl Pager {
                 return self.unuse(first, next, end, actions);
             }
             Event::Used { first, end } => return self.use_again(first, end),
+            Event::Lock { first, end } => return self.lock(first, end, actions),
+            Event::Unlock { first, end } => return self.unlock(first, end, actions),
             Event::Allocated { first, end, is_open: true } => self.fresh.add(first, end.min(self.geometry.units)),
             Event::Allocated { first, end, .. } => self.fresh.remove(first, end),
             _ => {}
@@ -37,15 +41,7 @@ impl Pager {
             let page = self.head(unit);
             let span = self.span(page);
             let whole = page.0 >= first && page.0 + span <= end;
-            // No completion follows for a prefetched page that waits in a frame. A caller that waits for one would wait
-            // for ever. So the page is dropped here.
-            if !whole && self.state(page) == State::Staged && self.has(page, PREFETCHED) {
-                self.drop_prefetched_page(page);
-            }
-            if !whole && self.state(page) != State::Untouched && !self.split(page) {
-                if self.is_hidden(page) {
-                    self.unhide(page, false, actions);
-                }
+            if !whole && self.state(page) != State::Untouched && !self.part(page, actions) {
                 return Progress::Busy(unit);
             }
             if whole && !self.discard_page(page, actions) {
@@ -60,16 +56,35 @@ impl Pager {
         if unit < end { Progress::Continue(unit) } else { Progress::Done }
     }
 
+    /// Splits a huge page, because an event concerns only a part of it. Returns false if the page is in transit.
+    pub(super) fn part(&mut self, page: PageId, actions: &mut Actions) -> bool {
+        // No completion follows for a prefetched page that waits in a frame. A caller that waits for one would wait for
+        // ever. So the page is dropped here.
+        if self.state(page) == State::Staged && self.has(page, PREFETCHED) {
+            self.drop_prefetched_page(page);
+        }
+        let is_split = self.split(page);
+        if !is_split && self.is_hidden(page) {
+            self.unhide(page, false, actions);
+        }
+        is_split
+    }
+
     /// Discards one page. Returns false if the page is in transit.
     pub(super) fn discard_page(&mut self, page: PageId, actions: &mut Actions) -> bool {
         match self.state(page) {
-            State::Untouched => return true,
+            State::Untouched => {
+                self.end_lock(page);
+                return true;
+            }
             State::Remote => {
+                self.end_lock(page);
                 self.policy.forgotten(page);
                 self.forget(page, actions);
             }
             State::Resident => {
-                self.policy.removed(page, Leave::Forgotten);
+                self.withdraw(page, Leave::Forgotten);
+                self.end_lock(page);
                 self.clean -= if self.has(page, DIRTY) { 0 } else { self.span(page) };
                 self.clear(page, DIRTY);
                 self.set(page, DISCARDED);
@@ -77,7 +92,10 @@ impl Pager {
                 self.leave(page, frame, false, actions);
             }
             State::Staged if self.has(page, HIDDEN) => self.discard_hidden(page, actions),
-            State::Staged if self.has(page, WRITING) => self.set(page, DISCARDED),
+            State::Staged if self.has(page, WRITING) => {
+                self.end_lock(page);
+                self.set(page, DISCARDED);
+            }
             State::Staged => {
                 self.drop_prefetched_page(page);
                 return self.discard_page(page, actions);
@@ -119,9 +137,9 @@ impl Pager {
         if span == 1 || !at_rest || self.has(page, WRITING | WANTED) {
             return false;
         }
-        let flags = self.flags[page.0 as usize] & (DIRTY | HELD | WRITTEN_BEFORE);
+        let flags = self.flags[page.0 as usize] & (DIRTY | HELD | WRITTEN_BEFORE | LOCKED);
         if state == State::Resident {
-            self.policy.removed(page, Leave::Forgotten);
+            self.withdraw(page, Leave::Forgotten);
         }
         self.is_wide[self.geometry.block(page.0) as usize] = 0;
         let range = page.0 as usize..(page.0 + span) as usize;
@@ -129,7 +147,7 @@ impl Pager {
         self.flags[range.clone()].fill(flags);
         if state == State::Resident {
             let cause = self.cause(page);
-            range.for_each(|unit| self.policy.inserted(PageId(unit as u32), cause));
+            range.for_each(|unit| self.enter(PageId(unit as u32), cause));
         }
         true
     }
@@ -145,8 +163,8 @@ impl Pager {
         self.set_grain(block, wide);
     }
 
-    /// Whether a block has no unit in memory, all its units have the same state, and no fault or write-back concerns
-    /// them.
+    /// Whether a block has no unit in memory, all its units have the same state, no fault or write-back concerns them,
+    /// and none is locked.
     pub(super) fn block_is_away(&self, block: u32) -> bool {
         let span = self.geometry.block_units;
         let remote = u32::from(self.remote[block as usize]);
@@ -155,7 +173,7 @@ impl Pager {
         }
         let first = (block * span) as usize;
         let flags = &self.flags[first..first + span as usize];
-        flags.iter().fold(0, |all, flags| all | flags) & (WRITING | WANTED | STALE) == 0
+        flags.iter().fold(0, |all, flags| all | flags) & (WRITING | WANTED | STALE | LOCKED) == 0
     }
 
     pub(super) fn set_grain(&mut self, block: u32, wide: bool) {
@@ -166,7 +184,7 @@ impl Pager {
         let range = first..first + self.geometry.block_units as usize;
         // All units of the block have the same state, so the first unit's state is valid for the new pages.
         // Whether the page was written to before predicts whether its parts will be written to.
-        let (state, flags) = (self.state[first], self.flags[first] & (HELD | WRITTEN_BEFORE));
+        let (state, flags) = (self.state[first], self.flags[first] & (HELD | WRITTEN_BEFORE | LOCKED));
         self.is_wide[block as usize] = u8::from(wide);
         if wide {
             self.counters.widened += 1

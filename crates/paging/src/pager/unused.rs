@@ -55,7 +55,8 @@ impl Unused {
 }
 
 impl Pager {
-    /// Marks units as unused, from `next` on. Their resident pages stay. Absent pages are discarded.
+    /// Marks units as unused, from `next` on. Their resident pages stay, and are no longer locked. Absent pages are
+    /// discarded.
     pub(super) fn unuse(&mut self, first: u32, next: u32, end: u32, actions: &mut Actions) -> Progress {
         let end = end.min(self.geometry.units);
         let stop = end.min(next.saturating_add(limits::DISCARD_UNITS_MAX));
@@ -68,7 +69,11 @@ impl Pager {
                 State::Staged => !self.has(page, HIDDEN),
                 _ => false,
             };
-            if is_absent && page.0 >= first && after <= end {
+            let whole = page.0 >= first && after <= end;
+            if whole {
+                self.unlock_page(page);
+            }
+            if whole && is_absent {
                 self.discard_page(page, actions);
             }
             unit = after;

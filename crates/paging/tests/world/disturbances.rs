@@ -1,7 +1,7 @@
 //! Disturbances of a program: changes of the budget, ticks, kinds of pages, and transfers that pin pages.
 
 use hanare_paging::kinds::Kind;
-use hanare_paging::{Event, PageId, State};
+use hanare_paging::{Event, PageId, Progress, State};
 
 use super::World;
 
@@ -16,6 +16,8 @@ impl World {
             65..80 => self.set_kind(),
             80..85 => self.keep(),
             85..95 => self.allocate(),
+            95..100 => self.lock(),
+            100..103 => self.unlock(),
             _ => {}
         }
     }
@@ -54,6 +56,27 @@ impl World {
             let is_open = self.random.chance(900);
             self.step(Event::Allocated { first, end, is_open });
         }
+    }
+
+    /// Locks a range, as far as one step gets.
+    fn lock(&mut self) {
+        let first = self.random.below(u64::from(self.shape.units)) as u32;
+        let end = (first + 1 + self.random.below(u64::from(2 * self.shape.block_units)) as u32).min(self.shape.units);
+        if !(first..end).any(|unit| self.discarding.contains(&unit)) && self.pager.may_lock(first, end) {
+            let end = match self.step(Event::Lock { first, end }) {
+                Progress::Done => end,
+                Progress::Continue(unit) | Progress::Busy(unit) => unit,
+            };
+            self.locked.extend(first..end);
+        }
+    }
+
+    /// Ends the lock of a range, as far as one step gets.
+    fn unlock(&mut self) {
+        let first = self.random.below(u64::from(self.shape.units)) as u32;
+        let end = (first + 1 + self.random.below(100) as u32).min(self.shape.units);
+        self.locked.retain(|unit| !(first..end).contains(unit));
+        self.step(Event::Unlock { first, end });
     }
 
     fn will_need(&mut self) {

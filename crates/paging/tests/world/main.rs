@@ -78,6 +78,9 @@ struct World {
     pins: HashSet<u32>,
     /// Units whose pages the pager's caller protects from eviction at the moment.
     kept: HashSet<u32>,
+    /// Units that the program has locked. The pager may have more of them locked.
+    locked: HashSet<u32>,
+    budget_set: u32,
     /// Maximum number of units of local memory in use. If the budget shrank, this is the number in use at the last
     /// check, so that the use may only fall until it is within the budget.
     most: usize,
@@ -133,6 +136,8 @@ impl World {
             uncertain: HashSet::new(),
             pins: HashSet::new(),
             kept: HashSet::new(),
+            locked: HashSet::new(),
+            budget_set: shape.budget,
             most: shape.budget as usize,
             reached: Reached::default(),
             steps: 0,
@@ -144,9 +149,11 @@ impl World {
 
     fn step(&mut self, event: Event) -> Progress {
         match event {
+            Event::Budget { units } => self.budget_set = units,
             Event::Allocated { first, end, is_open: true } => self.allocated.extend(first..end),
             Event::Allocated { first, end, .. } | Event::Discard { first, end } | Event::Unused { first, end, .. } => {
                 self.allocated.retain(|unit| !(first..end).contains(unit));
+                self.locked.retain(|unit| !(first..end).contains(unit));
             }
             _ => {}
         }
@@ -154,6 +161,7 @@ impl World {
         let kept = &self.kept;
         let progress = self.pager.step_keeping(event, &mut self.actions, &|page| kept.contains(&page.0));
         self.check_kept(event);
+        self.check_locked(event);
         let is_open = !matches!(event, Event::Fault { unit, write } if !self.pager.is_accessible(unit, write));
         self.reached.note(event, progress, self.actions.as_slice(), is_open);
         for action in self.actions.as_slice().to_vec() {
@@ -164,6 +172,8 @@ impl World {
         // This check visits every unit, so large worlds perform it rarely.
         if self.shape.units < 1000 || self.steps.is_multiple_of(512) {
             self.check_touched();
+            let is_locked = |unit: &u32| self.pager.meets_locked(*unit, *unit + 1);
+            assert_eq!((0..self.shape.units).filter(is_locked).count() as u32, self.pager.locked_units());
         }
         progress
     }
@@ -226,6 +236,8 @@ impl World {
         let physical = self.view.len() + self.hidden.len() + framed;
         let budget = self.pager.budget_units() as usize;
         let counted = self.pager.local_units() as usize;
+        let least = (self.pager.locked_units() + limits::BUDGET_PAGES_MIN) as usize;
+        assert_eq!(budget, least.max(self.budget_set as usize), "only locked pages may extend the budget");
         assert!(counted >= physical, "the pager lost count of local memory");
         assert!(counted <= budget.max(self.most), "{counted} units, {framed} in frames, over a budget of {budget}");
         self.most = counted;
@@ -256,6 +268,19 @@ impl World {
             if let Action::TakeOut { page, .. } = action {
                 let stays = self.kept.contains(&page.0) && !self.discarding.contains(&page.0);
                 assert!(may_leave || !stays, "{page:?} is kept and was evicted");
+            }
+        }
+    }
+
+    /// Checks that no locked page is evicted, but for a fork that needs all pages away.
+    fn check_locked(&self, event: Event) {
+        assert!(self.locked.iter().all(|&unit| self.pager.meets_locked(unit, unit + 1)), "a page lost its lock");
+        for action in self.actions.as_slice() {
+            if let Action::TakeOut { page, .. } | Action::Hide { page, .. } = *action
+                && !matches!(event, Event::Settle { .. })
+            {
+                let is_locked = (page.0..page.0 + self.span(page)).any(|unit| self.locked.contains(&unit));
+                assert!(!is_locked, "{page:?} is locked and leaves");
             }
         }
     }

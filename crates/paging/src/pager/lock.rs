@@ -1,0 +1,127 @@
+//! Locked pages: the program asked that they stay in local memory (mlock). Such a page comes at its first access like any
+//! other, and then stays until it is discarded or unlocked. The policy does not know it, so no search for a victim passes
+//! over it. Pages that are not locked share the rest of the budget.
+
+use super::Pager;
+use super::page::{HIDDEN, LOCKED};
+use crate::config::{Progress, State};
+use crate::event::Actions;
+use crate::limits;
+use crate::policy::Leave;
+use crate::units::PageId;
+
+impl Pager {
+    /// Returns the number of units that are locked, wherever their pages are.
+    #[must_use]
+    pub fn locked_units(&self) -> u32 {
+        self.locked
+    }
+
+    /// Returns whether a range may be locked, so that at most 1/[`limits::LOCKED_PART`] of the budget is locked then.
+    #[must_use]
+    pub fn may_lock(&self, first: u32, end: u32) -> bool {
+        let (end, most) = (end.min(self.geometry.units), self.budget_set / limits::LOCKED_PART);
+        let not_yet = |unit: &u32| !self.has(self.head(*unit), LOCKED);
+        end.saturating_sub(first) <= most && self.locked + (first..end).filter(not_yet).count() as u32 <= most
+    }
+
+    /// Returns whether any unit of a range is locked.
+    #[must_use]
+    pub fn meets_locked(&self, first: u32, end: u32) -> bool {
+        self.locked > 0 && (first..end.min(self.geometry.units)).any(|unit| self.has(self.head(unit), LOCKED))
+    }
+
+    pub(super) fn lock(&mut self, first: u32, end: u32, actions: &mut Actions) -> Progress {
+        let end = end.min(self.geometry.units);
+        let stop = end.min(first.saturating_add(limits::DISCARD_UNITS_MAX));
+        self.each_page(first, stop, end, false, actions, Self::lock_page)
+    }
+
+    pub(super) fn unlock(&mut self, first: u32, end: u32, actions: &mut Actions) -> Progress {
+        let end = end.min(self.geometry.units);
+        if self.locked == 0 {
+            return Progress::Done;
+        }
+        let stop = end.min(first.saturating_add(limits::DISCARD_UNITS_MAX));
+        self.each_page(first, stop, end, true, actions, Self::unlock_page)
+    }
+
+    /// Calls `change` for the pages of `[first, stop)` that are locked, or those that are not. Splits a huge page that the
+    /// range up to `end` covers only partly.
+    fn each_page(
+        &mut self,
+        first: u32,
+        stop: u32,
+        end: u32,
+        locked: bool,
+        actions: &mut Actions,
+        change: fn(&mut Self, PageId),
+    ) -> Progress {
+        let mut unit = first;
+        while unit < stop {
+            let page = self.head(unit);
+            let after = page.0 + self.span(page);
+            if self.has(page, LOCKED) == locked {
+                if (page.0 < first || after > end) && !self.part(page, actions) {
+                    return Progress::Busy(unit);
+                }
+                change(self, self.head(unit));
+            }
+            let page = self.head(unit);
+            unit = page.0 + self.span(page);
+        }
+        if unit < end { Progress::Continue(unit) } else { Progress::Done }
+    }
+
+    fn lock_page(&mut self, page: PageId) {
+        self.withdraw(page, Leave::Forgotten);
+        self.set(page, LOCKED);
+        self.locked += self.span(page);
+        self.set_room();
+    }
+
+    /// Ends the lock of a page, if it is locked. The policy learns of the page if it is resident.
+    pub(super) fn unlock_page(&mut self, page: PageId) {
+        if !self.has(page, LOCKED) {
+            return;
+        }
+        self.end_lock(page);
+        if self.is_evictable(page) {
+            self.enter(page, self.cause(page));
+        }
+    }
+
+    /// Ends the lock of a page without telling the policy.
+    pub(super) fn end_lock(&mut self, page: PageId) {
+        if self.has(page, LOCKED) {
+            self.clear(page, LOCKED);
+            self.locked -= self.span(page);
+            self.set_room();
+        }
+    }
+
+    /// Tells the policy that a page is no longer to be evicted, if the policy knows it.
+    pub(super) fn withdraw(&mut self, page: PageId, why: Leave) {
+        if self.is_evictable(page) {
+            self.policy.removed(page, why);
+        }
+    }
+
+    /// Tells the policy of a reference to a page that it knows.
+    pub(super) fn note_reference(&mut self, page: PageId, write: bool) {
+        if !self.has(page, LOCKED) {
+            self.policy.referenced(page, write);
+        }
+    }
+
+    /// Whether the policy knows a page: it is in local memory to stay, and is not locked.
+    fn is_evictable(&self, page: PageId) -> bool {
+        let stays = match self.state(page) {
+            State::Resident | State::Opening | State::Hiding => true,
+            // A page that was unmapped for reference sampling, or is being mapped again.
+            State::Staged | State::Installing => self.has(page, HIDDEN),
+            _ => false,
+        };
+        stays && !self.has(page, LOCKED)
+    }
+}
