@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 
 use clap::Args;
 use hanare::choose::{choose, obstacle, system_calls_work};
-use hanare_settings::{Mode, Settings, SettingsError, format_size};
+use hanare_settings::{Mode, Settings, SettingsError, human_size};
 use hanare_sys::features::{DeviceNode, Features, Thp};
 use hanare_sys::map::Mapping;
 use hanare_sys::memory::Memory;
@@ -217,10 +217,10 @@ impl Findings {
         writeln!(out, "does not work   {}", named(false))?;
         writeln!(out, "huge pages      {}", self.huge_pages)?;
         if let (Some(available), Some(total)) = (self.memory_available_bytes, self.memory_total_bytes) {
-            writeln!(out, "memory          {} MiB available of {} MiB", available >> 20, total >> 20)?;
+            writeln!(out, "memory          {} available of {}", human_size(available), human_size(total))?;
         }
         let verdict = if self.address_space_ok { "can be reserved" } else { "cannot be reserved" };
-        writeln!(out, "address space   {} {verdict}", format_size(self.address_space_bytes))?;
+        writeln!(out, "address space   {} {verdict}", human_size(self.address_space_bytes))?;
         writeln!(out, "library         {}", self.library.as_deref().unwrap_or("not found"))
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use hanare_settings::format_size;
+use hanare_settings::human_size;
 use hanare_sim::cluster::schedule::propose;
 use hanare_wire::{Endpoint, EndpointError, Key, KeyError, LinkError, Status, fetch_status};
 use serde::Serialize;
@@ -147,7 +147,7 @@ fn lines(servers: &[Endpoint], held: &[Status], chosen: &[u32], names: bool) -> 
                 format!("{}\n", host.trim_start_matches('[').trim_end_matches(']'))
             }
             _ if names => format!("{server}\n"),
-            _ => format!("{:widest$}  {} held\n", server.to_string(), format_size(held_bytes(status))),
+            _ => format!("{:widest$}  {} held\n", server.to_string(), human_size(held_bytes(status))),
         }
     };
     chosen.iter().map(line).collect()

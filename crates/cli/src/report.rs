@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use hanare::counters::Snapshot;
+use hanare_settings::human_size;
 use serde::Serialize;
 
 use crate::supervise::End;
@@ -214,12 +215,18 @@ impl Figures {
     }
 
     fn write_traffic(&self, out: &mut String) -> fmt::Result {
-        writeln!(out, "  in           {} pages, {}; {} requests", self.pages_in, size(self.bytes_in), self.requests)?;
+        writeln!(
+            out,
+            "  in           {} pages, {}; {} requests",
+            self.pages_in,
+            human_size(self.bytes_in),
+            self.requests
+        )?;
         writeln!(
             out,
             "  out          {} pages, {}; {} dropped clean, {} discarded",
             self.pages_out,
-            size(self.bytes_out),
+            human_size(self.bytes_out),
             self.pages_dropped_clean,
             self.pages_discarded
         )?;
@@ -232,30 +239,40 @@ impl Figures {
             "  prefetch     {}: {} pages, {}; {accuracy}",
             self.prefetch,
             self.prefetch_pages,
-            size(self.prefetch_bytes)
+            human_size(self.prefetch_bytes)
         )
     }
 
     fn write_memory(&self, out: &mut String) -> fmt::Result {
-        writeln!(out, "  local        peak {} of {}", size(self.local_bytes_peak), size(self.local_bytes_budget))?;
-        write!(out, "  far          peak {}, {} at the end", size(self.far_bytes_peak), size(self.far_bytes))?;
+        writeln!(
+            out,
+            "  local        peak {} of {}",
+            human_size(self.local_bytes_peak),
+            human_size(self.local_bytes_budget)
+        )?;
+        write!(
+            out,
+            "  far          peak {}, {} at the end",
+            human_size(self.far_bytes_peak),
+            human_size(self.far_bytes)
+        )?;
         match self.near_bytes_per_far_page {
             Some(bytes) => writeln!(out, "; {bytes:.1} bytes of near memory for each 4 KiB")?,
             None => writeln!(out)?,
         }
-        writeln!(out, "  near         peak {} of private memory that is not far", size(self.private_bytes_peak))?;
+        writeln!(out, "  near         peak {} of private memory that is not far", human_size(self.private_bytes_peak))?;
         if self.servers_lost > 0 {
             writeln!(
                 out,
                 "  servers      {} lost; {} rebuilt in {:.3} s, {} of pages lack a part at the end",
                 self.servers_lost,
-                size(self.parts_rebuilt_bytes),
+                human_size(self.parts_rebuilt_bytes),
                 self.degraded_s,
-                size(self.parts_behind_bytes)
+                human_size(self.parts_behind_bytes)
             )?;
         }
         let page = match self.page_size_bytes {
-            Some(bytes) => format!("pages of {}", size(bytes)),
+            Some(bytes) => format!("pages of {}", human_size(bytes)),
             None => format!(
                 "page size auto ({} small, {} large, {} promoted, {} demoted)",
                 self.pages_small, self.pages_large, self.promotions, self.demotions
@@ -308,22 +325,6 @@ fn seconds(ns: u64) -> f64 {
 
 fn micros(ns: u64) -> f64 {
     ns as f64 / 1e3
-}
-
-/// Formats a size for people, in the largest unit that fits.
-fn size(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 || value.fract() == 0.0 {
-        format!("{value:.0} {}", units[unit])
-    } else {
-        format!("{value:.1} {}", units[unit])
-    }
 }
 
 #[cfg(test)]
@@ -405,14 +406,5 @@ mod tests {
         });
         let text = text.text();
         assert!(text.contains("2 lost; 3 MiB rebuilt in 0.490 s, 8 KiB of pages lack a part at the end"), "{text}");
-    }
-
-    #[test]
-    fn sizes_read_well() {
-        for (bytes, text) in
-            [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (256 << 20, "256 MiB"), (u64::MAX, "16777216 TiB")]
-        {
-            assert_eq!(size(bytes), text);
-        }
     }
 }

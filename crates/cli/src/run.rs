@@ -17,8 +17,8 @@ use hanare::stats::{Stats, StatsError};
 use hanare_settings::fits::{self, TooMuch};
 use hanare_settings::hostfile::{Hostfile, HostfileError};
 use hanare_settings::{
-    DEFAULT_POLICY, DEFAULT_PREFETCH, Local, Mode, OnLoss, POLICIES, PREFETCHERS, PageSize, Redundancy, Seal,
-    ServerSpec, Settings, SettingsError, parse_far, parse_name, parse_near, parse_size,
+    DEFAULT_POLICY, DEFAULT_PREFETCH, Environment, Local, Mode, OnLoss, POLICIES, PREFETCHERS, PageSize, Redundancy, Seal,
+    ServerSpec, Settings, SettingsError, human_size, parse_far, parse_name, parse_near, parse_size, unknown_variables,
 };
 use hanare_store::private::{Private, PrivateError, PrivateOptions};
 use hanare_sys::limits::{self, Kind};
@@ -193,9 +193,9 @@ pub(crate) enum RunError {
     Limits(std::io::Error),
     /// The command's own threads do not fit below the limit on data.
     #[error(
-        "the hard limit on data ('ulimit -Hd') is {0} bytes, and the command itself needs {min}; raise it, or set only the \
+        "the hard limit on data ('ulimit -Hd') is {}, and the command itself needs {min}; raise it, or set only the \
          soft one ('ulimit -Sd')",
-        min = DATA_MIN
+        human_size(*.0), min = human_size(DATA_MIN)
     )]
     LittleData(u64),
     /// The counters' descriptor cannot be passed on.
@@ -243,6 +243,7 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
     if args.program.is_empty() {
         return Err(RunError::NoProgram);
     }
+    warn_of_variables();
     let carried = lift_limits()?;
     let mut settings = settings(args)?;
     check_memory(args, &settings)?;
@@ -304,8 +305,9 @@ pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, Ru
 fn warn_of_core(end: &End, far_bytes: u64) {
     if end.dumped_core() && far_bytes > 0 {
         say(&format!(
-            "the core file lacks the program's {far_bytes} bytes of far memory: debuggers show zeroes there, or nothing; \
-             see docs/debugging.md"
+            "the core file lacks the program's {} of far memory: debuggers show zeroes there, or nothing; \
+             see docs/debugging.md",
+            human_size(far_bytes)
         ));
     }
 }
@@ -390,6 +392,14 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
         return Err(RunError::WaitAlone);
     }
     Ok(settings)
+}
+
+/// Warns about variables that nothing reads, because their names are mistyped.
+pub(crate) fn warn_of_variables() {
+    let environment = Environment::of(std::env::vars_os().collect());
+    if let Some(line) = unknown_variables(&environment) {
+        say(&line);
+    }
 }
 
 /// Refuses sizes that this machine can never hold, and warns about sizes that it cannot hold now.

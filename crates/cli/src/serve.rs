@@ -14,7 +14,7 @@ use hanare::polling::Pollers;
 use hanare::stats::Stats;
 use hanare_server::{Server, ServerConfig, ServerError, StopHandle, SystemMemory};
 use hanare_settings::fits::TooMuch;
-use hanare_settings::{format_size, parse_size};
+use hanare_settings::{human_size, parse_size};
 use hanare_store::private;
 use hanare_sys::memory::{Memory, MemoryError};
 use hanare_wire::{DEFAULT_PORT, Endpoint, Key, KeyError};
@@ -173,14 +173,14 @@ pub(crate) fn warn_of_spill(dir: &Path) {
     if let Ok(disk) = rustix::fs::statvfs(dir)
         && disk.f_bavail.saturating_mul(disk.f_frsize) <= margin
     {
-        let (dir, margin) = (dir.display(), format_size(margin));
+        let (dir, margin) = (dir.display(), human_size(margin));
         say(&format!("--spill {dir}: nothing can be spilled, for less than the {margin} left to others is free there"));
     }
 }
 
 fn announce(server: &Server, args: &ServeArgs) {
     let addresses: Vec<String> = server.local_addrs().iter().map(ToString::to_string).collect();
-    let memory = args.memory.map_or(String::new(), |bytes| format!("{} of ", format_size(bytes)));
+    let memory = args.memory.map_or(String::new(), |bytes| format!("{} of ", human_size(bytes)));
     say(&format!("serving {memory}memory on {}", addresses.join(", ")));
 }
 

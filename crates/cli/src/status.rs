@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use hanare_settings::format_size;
+use hanare_settings::human_size;
 use hanare_wire::payload::{NO_QUOTA, release_text};
 use hanare_wire::{Endpoint, Key, KeyError, LinkError, SessionStatus, Status, Transport, fetch_sessions};
 use serde::Serialize;
@@ -155,7 +155,7 @@ impl Sheet {
 
     fn text(&self) -> String {
         let used = self.memory_bytes.saturating_sub(self.memory_free_bytes);
-        let quota = self.client_quota_bytes.map_or(String::new(), |quota| format!(", {} a client", human(quota)));
+        let quota = self.client_quota_bytes.map_or(String::new(), |quota| format!(", {} a client", human_size(quota)));
         let mut text = format!(
             "{}: hanare {}, up {}, identity {}\nmemory {} of {} used{quota}; spill {} used, {} free\nnow {}/s read, {}/s written; \
              since the start {} and {}\n",
@@ -163,14 +163,14 @@ impl Sheet {
             self.hanare_version,
             span(self.uptime_s),
             self.identity,
-            human(used),
-            human(self.memory_limit_bytes),
-            human(self.spill_bytes),
-            human(self.spill_free_bytes),
-            human(self.read_bytes_per_s),
-            human(self.write_bytes_per_s),
-            human(self.read_bytes),
-            human(self.write_bytes),
+            human_size(used),
+            human_size(self.memory_limit_bytes),
+            human_size(self.spill_bytes),
+            human_size(self.spill_free_bytes),
+            human_size(self.read_bytes_per_s),
+            human_size(self.write_bytes_per_s),
+            human_size(self.read_bytes),
+            human_size(self.write_bytes),
         );
         if self.is_short_of_memory {
             text += "its machine is short of memory: it takes no more pages into memory, and no new clients without --spill\n";
@@ -226,15 +226,15 @@ impl Line {
     }
 
     fn row(&self) -> [String; 9] {
-        let rate = |bytes: Option<u64>| bytes.map_or("-".to_owned(), human);
+        let rate = |bytes: Option<u64>| bytes.map_or("-".to_owned(), human_size);
         [
             self.session.to_string(),
             format!("{}[{}]@{}", self.program, self.pid, self.host),
             if self.waiting { "waiting" } else { self.link }.to_owned(),
             span(self.age_s),
             self.slots.to_string(),
-            human(self.bytes),
-            self.quota_bytes.map_or("none".to_owned(), human),
+            human_size(self.bytes),
+            self.quota_bytes.map_or("none".to_owned(), human_size),
             rate(self.read_bytes_per_s),
             rate(self.write_bytes_per_s),
         ]
@@ -243,19 +243,6 @@ impl Line {
 
 fn seconds(ms: u64) -> f64 {
     ms as f64 / 1000.0
-}
-
-/// Formats a size for people. A round size is exact. Any other size has one decimal, in the largest unit that fits.
-fn human(bytes: u64) -> String {
-    let exact = format_size(bytes);
-    if bytes < 1024 || exact.len() <= 5 && exact.ends_with(['K', 'M', 'G', 'T']) {
-        return exact;
-    }
-    let (unit, name) = [(1_u64 << 40, 'T'), (1 << 30, 'G'), (1 << 20, 'M'), (1 << 10, 'K')]
-        .into_iter()
-        .find(|(unit, _)| bytes >= *unit)
-        .unwrap_or((1, 'B'));
-    format!("{:.1}{name}", bytes as f64 / unit as f64)
 }
 
 /// Formats a time: `12s`, `5m`, `3h` or `2d`.
@@ -300,11 +287,14 @@ mod tests {
         let text = Sheet::new(&endpoint, &status, &[session(Transport::Tcp), session(Transport::SameHost)]).text();
         assert!(
             text.starts_with("node7:7441: hanare 0.0.0, up 0s, identity ab12cd34\n")
-                && text.contains("of 64M used, 16M a client"),
+                && text.contains("of 64 MiB used, 16 MiB a client"),
             "{text}"
         );
-        assert!(text.contains("3        sort[42]@node1  tcp        2m   5      10M    16M    1.5K     0"), "{text}");
-        assert!(text.contains("same-host  2m   5      10M    16M    -        -"), "{text}");
+        assert!(
+            text.contains("3        sort[42]@node1  tcp        2m   5      10 MiB  16 MiB  1.5 KiB  0 B"),
+            "{text}"
+        );
+        assert!(text.contains("same-host  2m   5      10 MiB  16 MiB  -        -"), "{text}");
         assert!(!text.contains("wait"), "{text}");
         let alone = SessionStatus { connections: 0, ..session(Transport::Tcp) };
         let text = Sheet::new(&endpoint, &status, &[alone, session(Transport::Unix)]).text();
@@ -325,11 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_times_are_short() {
-        assert_eq!(
-            [0, 1000, 1536, 5 << 20, (5 << 20) + 1, 1 << 40].map(human),
-            ["0", "1000", "1.5K", "5M", "5.0M", "1T"]
-        );
+    fn times_are_short() {
         assert_eq!([0.9, 119.0, 120.0, 7200.0, 1e6].map(span), ["0s", "119s", "2m", "2h", "11d"]);
     }
 }

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use hanare_settings::fits::TooMuch;
-use hanare_settings::{Redundancy, format_size, parse_size};
+use hanare_settings::{Redundancy, format_size, human_size, parse_size};
 use hanare_wire::KeyError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use thiserror::Error;
@@ -134,7 +134,7 @@ pub(crate) enum TortureError {
     /// The servers cannot hold the pages when some of them are lost.
     #[error(
         "--memory {} is too little: after losses, each of the other servers holds up to {}; give more, or a smaller --size",
-        format_size(*.memory), format_size(*.needed)
+        format_size(*.memory), human_size(*.needed)
     )]
     LittleMemory {
         /// The memory of each server, in bytes.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use hanare_paging::trace::{BYTES_MIN, Reader, TraceError};
-use hanare_settings::parse_size;
+use hanare_settings::{format_size, human_size, parse_size};
 use hanare_sim::replay::{ReplayError, replay};
 use thiserror::Error;
 
@@ -66,7 +66,11 @@ struct RecordArgs {
 
 fn parse_bound(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text).map_err(|error| error.to_string())?;
-    if bytes < BYTES_MIN { Err(format!("'{text}' is too little; give at least {BYTES_MIN}")) } else { Ok(bytes) }
+    if bytes < BYTES_MIN {
+        Err(format!("'{text}' is too little; give at least {}", format_size(BYTES_MIN)))
+    } else {
+        Ok(bytes)
+    }
 }
 
 /// Why a trace could not be recorded or read.
@@ -205,7 +209,7 @@ fn info(path: &Path) -> Result<u8, TraceCommandError> {
     }
     if let Some(end) = reader.end() {
         text += &format!("{:14} {}\n{}", "records", end.counts.total(), end.counts);
-        text += &format!("{:14} {}\n", "bytes", bytes.len());
+        text += &format!("{:14} {}\n", "size", human_size(bytes.len() as u64));
         let whole = if end.cut { "no: its bound was reached, or its program was killed" } else { "yes" };
         text += &format!("{:14} {whole}\n", "whole run");
     }

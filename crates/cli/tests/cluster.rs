@@ -258,7 +258,7 @@ fn a_job_is_sent_to_the_nodes_that_hold_pages() {
     // No server holds a page, so the first server is chosen.
     let outcome = propose(&["--ranks", "1"]);
     assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{outcome:?}");
-    assert!(outcome.stdout.starts_with(&servers[0].1) && outcome.stdout.contains("0 held"), "{outcome:?}");
+    assert!(outcome.stdout.starts_with(&servers[0].1) && outcome.stdout.contains("0 B held"), "{outcome:?}");
 
     // A session writes a page to the last server.
     let endpoint: Endpoint = servers[2].1.parse().unwrap();

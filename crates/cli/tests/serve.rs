@@ -63,7 +63,7 @@ fn it_says_where_it_listens_and_stops_in_good_order() {
     let place = Place::new();
     for signal in [Signal::TERM, Signal::INT] {
         let served = serve(&place, &["--memory", "64M", "--listen", "127.0.0.1:0"]);
-        assert!(served.line.starts_with("hanare: serving 64M of memory on 127.0.0.1:"), "{}", served.line);
+        assert!(served.line.starts_with("hanare: serving 64 MiB of memory on 127.0.0.1:"), "{}", served.line);
         let endpoint: Endpoint = served.address().parse().unwrap();
         let status = fetch_status(&endpoint, None, Duration::from_secs(5)).unwrap();
         assert_eq!(status.memory_limit_bytes, 64 << 20);
@@ -210,7 +210,7 @@ fn status_tells_what_a_server_holds_or_why_it_does_not_know() {
         let flags: Vec<&std::ffi::OsStr> = flags.iter().map(AsRef::as_ref).collect();
         let outcome = status(address, &flags);
         assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""), "{outcome:?}");
-        assert!(outcome.stdout.contains("0 of 64M used, 16M a client"), "{outcome:?}");
+        assert!(outcome.stdout.contains("0 B of 64 MiB used, 16 MiB a client"), "{outcome:?}");
         assert!(outcome.stdout.ends_with("no session is open\n"), "{outcome:?}");
         let outcome = status(address, &[&flags[..], &["--json".as_ref()]].concat());
         let json: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();

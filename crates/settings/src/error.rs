@@ -1,12 +1,14 @@
 //! Why settings are refused.
 
-use hanare_paging::SpecError;
+use hanare_paging::policy::OFFLINE;
+use hanare_paging::{Info, SpecError};
 use hanare_sys::features::FeaturesError;
 use hanare_wire::Endpoint;
 use thiserror::Error;
 
+use crate::similar::nearest;
 use crate::values::format_size;
-use crate::{Redundancy, ValueError};
+use crate::{Redundancy, ValueError, human_size};
 
 /// Why the settings as a whole were refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -28,13 +30,25 @@ pub enum SettingsError {
     /// The budget of local memory cannot hold two pages.
     #[error(
         "the local budget of {given} is below two pages of {page}; give at least --local {least}, better 64M or more",
-        given = format_size(*given), page = format_size(*page), least = format_size(2 * *page)
+        given = human_size(*given), page = human_size(*page), least = format_size(2 * *page)
     )]
     Budget {
         /// The budget that the user gave, in bytes.
         given: u64,
         /// Page size in bytes.
         page: u64,
+    },
+    /// The name of the policy or prefetcher is unknown, and is much like a known one.
+    #[error("no {what} is called '{name}'; did you mean '{near}'? 'hanare run --{flag} help' lists all")]
+    Mistyped {
+        /// What has the name.
+        what: &'static str,
+        /// The flag that takes the name, without its dashes.
+        flag: &'static str,
+        /// The name that the user gave.
+        name: String,
+        /// The known name.
+        near: &'static str,
     },
     /// The name or a parameter of the policy or prefetcher is invalid.
     #[error(transparent)]
@@ -85,4 +99,22 @@ pub enum SettingsError {
     /// A run that has further copies of its pages does not wait for a server.
     #[error("--on-loss wait is for pages with one copy, and {0} has more: leave one of them away")]
     WaitsWithCopies(Redundancy),
+}
+
+impl SettingsError {
+    /// Returns the error for a description `text` of a policy or prefetcher that cannot be built. It names the known name
+    /// that the user most likely meant, if there is one.
+    pub(crate) fn of_name<T: ?Sized>(
+        all: &'static [&'static Info<T>],
+        (what, flag): (&'static str, &'static str),
+        text: &str,
+        error: SpecError,
+    ) -> Self {
+        let name = text.split(':').next().unwrap_or_default();
+        let is_known = all.iter().any(|info| info.name == name) || OFFLINE.iter().any(|policy| policy.name == name);
+        match nearest(name, all.iter().map(|info| info.name)) {
+            Some(near) if !is_known => Self::Mistyped { what, flag, name: name.to_owned(), near },
+            _ => Self::Choice(error),
+        }
+    }
 }

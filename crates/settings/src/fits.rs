@@ -3,9 +3,11 @@
 use hanare_sys::memory::Memory;
 use thiserror::Error;
 
+use crate::human_size;
+
 /// The error for a size that is larger than the whole memory of the machine or cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{what} {asked} is more than the {total} that {whose}; give less", asked = about(*bytes), total = about(memory.total_bytes), whose = owner(memory))]
+#[error("{what} {asked} is more than the {total} that {whose}; give less", asked = human_size(*bytes), total = human_size(memory.total_bytes), whose = owner(memory))]
 pub struct TooMuch {
     what: String,
     bytes: u64,
@@ -28,7 +30,7 @@ pub fn check(what: &str, bytes: u64, memory: &Memory) -> Result<(), TooMuch> {
 pub fn warning(what: &str, bytes: u64, memory: &Memory) -> Option<String> {
     let left = memory.available_bytes;
     let line = || {
-        let (bytes, left) = (about(bytes), about(left));
+        let (bytes, left) = (human_size(bytes), human_size(left));
         format!("{what} {bytes} is more than the {left} of memory available now; the system may swap, or end processes")
     };
     (bytes > left).then(line)
@@ -39,17 +41,6 @@ fn owner(memory: &Memory) -> &'static str {
         Some(_) => "the memory cgroup allows",
         None => "this machine has",
     }
-}
-
-/// Returns a size as text for users, in the largest unit that fits. The text has one decimal digit if the number is not
-/// whole.
-fn about(bytes: u64) -> String {
-    let (unit, shift) = [("T", 40), ("G", 30), ("M", 20), ("K", 10)]
-        .into_iter()
-        .find(|(_, shift)| bytes >= 1 << shift)
-        .unwrap_or(("", 0));
-    let value = bytes as f64 / (1_u64 << shift) as f64;
-    if value.fract() == 0.0 { format!("{value:.0}{unit}") } else { format!("{value:.1}{unit}") }
 }
 
 #[cfg(test)]
@@ -64,9 +55,9 @@ mod tests {
         assert_eq!(check("--local", 22 * GIB, &memory), Ok(()));
         assert_eq!(warning("--local", 20 * GIB, &memory), None);
         let told = warning("--local", 22 * GIB, &memory).unwrap();
-        assert!(told.starts_with("--local 22G is more than the 20.5G of memory available now"), "{told}");
+        assert!(told.starts_with("--local 22 GiB is more than the 20.5 GiB of memory available now"), "{told}");
         let refused = check("--memory", 100 << 40, &memory).unwrap_err().to_string();
-        assert_eq!(refused, "--memory 100T is more than the 24G that this machine has; give less");
+        assert_eq!(refused, "--memory 100 TiB is more than the 24 GiB that this machine has; give less");
         let within = Memory { cgroup_limit_bytes: Some(24 * GIB), ..memory };
         assert!(check("--memory", u64::MAX, &within).unwrap_err().to_string().contains("the memory cgroup allows"));
     }

@@ -24,16 +24,21 @@ pub mod hostfile;
 mod paths;
 mod redundancy;
 mod seal;
+pub mod similar;
+mod sizes;
 mod values;
+mod variables;
 
 pub use error::SettingsError;
 pub use redundancy::{REDUNDANCY_PARTS_MAX, Redundancy};
 pub use seal::Seal;
+pub use sizes::human_size;
 pub use values::{
     Local, Mode, OnLoss, Overcommit, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, TIMEOUT_MAX_S, ValueError,
     format_far, format_near, format_size, parse_far, parse_name, parse_near, parse_servers, parse_size,
 };
 use values::{parse_number, parse_reserve};
+pub use variables::unknown_variables;
 
 /// Size in bytes of the smallest allocation that is placed in far memory under `HANARE_FAR=large`.
 pub const FAR_LARGE: usize = 128 << 10;
@@ -266,8 +271,10 @@ impl Settings {
     pub fn validate_values(&self) -> Result<(), SettingsError> {
         self.disabled()?;
         let space = Space { units: 64, block_units: 1, seed: self.seed, hides: true };
-        policy::build(&self.policy, space)?;
-        prefetch::build(&self.prefetch, space)?;
+        let refused = |error| SettingsError::of_name(POLICIES, ("replacement policy", "policy"), &self.policy, error);
+        policy::build(&self.policy, space).map_err(refused)?;
+        let refused = |error| SettingsError::of_name(PREFETCHERS, ("prefetcher", "prefetch"), &self.prefetch, error);
+        prefetch::build(&self.prefetch, space).map_err(refused)?;
         self.validate_servers()?;
         let page = u64::from(self.page_size.smallest());
         match self.local {
@@ -485,6 +492,16 @@ mod tests {
             let message = error.to_string();
             assert!(message.contains(name), "{message}");
             assert!(message.contains("lru") || message.contains("sequential"), "{message}");
+        }
+        for (variable, name, near) in [
+            ("HANARE_POLICY", "lur", "did you mean 'lru'?"),
+            ("HANARE_PREFETCH", "stream:depth=2", "did you mean 'streams'?"),
+            ("HANARE_POLICY", "opt", "recorded trace"),
+            ("HANARE_MODE", "threads", "did you mean 'thread'?"),
+            ("HANARE_MODE", "SIGBUS", "did you mean 'sigbus'?"),
+        ] {
+            let error = checked(&[("HANARE_LOCAL", "64M"), ("HANARE_PRIVATE", "/s"), (variable, name)]).unwrap_err();
+            assert!(error.to_string().contains(near), "{error}");
         }
         let defaults = Settings::new(Local::Bytes(1 << 20));
         assert_eq!(defaults.validate_values(), Ok(()), "the defaults must exist");

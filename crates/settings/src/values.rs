@@ -6,6 +6,8 @@ use std::str::FromStr;
 use hanare_wire::{Endpoint, EndpointError};
 use thiserror::Error;
 
+use crate::similar::nearest;
+
 /// Size in bytes of the smallest page that Hanare moves. Far allocations consist of whole pages of this size.
 pub const PAGE_SIZE_MIN: u32 = 4 << 10;
 /// Size in bytes of the largest page that Hanare moves.
@@ -42,7 +44,7 @@ pub enum ValueError {
     #[error("'{0}' is not a page size; give auto or a power of two from 4K to 2M")]
     NotAPageSize(String),
     /// The text is not a trap mode.
-    #[error("'{0}' is not a trap mode; give auto, thread, sigbus or sigsegv")]
+    #[error("'{0}' is not a trap mode; {}give auto, thread, sigbus or sigsegv", meant(.0, &["thread", "sigbus", "sigsegv"]))]
     NotAMode(String),
     /// The text is not a value of `HANARE_OVERCOMMIT`.
     #[error("'{0}' is not a way to overcommit; give heuristic, always or never")]
@@ -98,6 +100,14 @@ pub enum ValueError {
         /// Largest value allowed.
         max: u64,
     },
+}
+
+/// Returns the question whether the user meant a known word that is much like `text`. Empty if there is none.
+fn meant(text: &str, known: &[&'static str]) -> String {
+    let lower = text.to_ascii_lowercase();
+    let same = known.iter().copied().find(|word| *word == lower);
+    let near = same.or_else(|| nearest(&lower, known.iter().copied()));
+    near.map_or(String::new(), |near| format!("did you mean '{near}'? Otherwise "))
 }
 
 /// How much of the program's far memory may be in this machine's memory at once.

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use hanare_settings::human_size;
 use rustix::process::Signal;
 
 use super::folder::Folder;
@@ -219,7 +220,7 @@ impl<'a> Round<'a> {
         let away = harm.servers.iter().find(|&&index| !self.servers[index].has_session(self.folder.key()));
         let away = away.map_or(String::new(), |&index| format!(", and {} is not used again", self.addresses[index]));
         let seconds = WHOLE.as_secs();
-        Err(self.found(&format!("{behind} bytes of pages lack parts {seconds} s after it{away}")))
+        Err(self.found(&format!("{} of pages lack parts {seconds} s after it{away}", human_size(behind))))
     }
 
     /// Lets the program check all words and end.
