@@ -102,8 +102,8 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
-    /// Returns the error for a description `text` of a policy or prefetcher that cannot be built. It names the known name
-    /// that the user most likely meant, if there is one.
+    /// Returns the error for a description `text` of a policy or prefetcher that cannot be built. It names the known
+    /// name that the user most likely meant, if there is one.
     pub(crate) fn of_name<T: ?Sized>(
         all: &'static [&'static Info<T>],
         (what, flag): (&'static str, &'static str),

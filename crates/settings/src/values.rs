@@ -44,7 +44,7 @@ pub enum ValueError {
     #[error("'{0}' is not a page size; give auto or a power of two from 4K to 2M")]
     NotAPageSize(String),
     /// The text is not a trap mode.
-    #[error("'{0}' is not a trap mode; {}give auto, thread, sigbus or sigsegv", meant(.0, &["thread", "sigbus", "sigsegv"]))]
+    #[error("'{0}' is not a trap mode; {meant}give auto, thread, sigbus or sigsegv", meant = meant(.0, &MODES))]
     NotAMode(String),
     /// The text is not a value of `HANARE_OVERCOMMIT`.
     #[error("'{0}' is not a way to overcommit; give heuristic, always or never")]
@@ -101,6 +101,9 @@ pub enum ValueError {
         max: u64,
     },
 }
+
+/// The trap modes.
+const MODES: [&str; 3] = ["thread", "sigbus", "sigsegv"];
 
 /// Returns the question whether the user meant a known word that is much like `text`. Empty if there is none.
 fn meant(text: &str, known: &[&'static str]) -> String {
