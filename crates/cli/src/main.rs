@@ -24,10 +24,12 @@ mod supervise;
 mod torture;
 mod trace;
 
+use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use rustix::process::{Resource, getrlimit};
 
 use crate::message::say;
@@ -41,9 +43,12 @@ budget, server, trap mode); 126 the program was found but cannot run under Hanar
 120 a memory server was lost, sent invalid data or a wrong page, or fell silent; 121 memory servers and spill space are \
 full; 123 the kernel refused a request that the run depends on.";
 
+/// The name of the command.
+const NAME: &str = "hanare";
+
 /// Give unmodified programs more memory than one machine has.
 #[derive(Parser)]
-#[command(name = "hanare", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = NAME, version, propagate_version = true, after_help = EXIT_CODES, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -62,6 +67,8 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     Place(place::PlaceArgs),
     Torture(torture::TortureArgs),
+    /// Print the version.
+    Version,
     #[command(hide = true)]
     TortureProgram(torture::program::ProgramArgs),
 }
@@ -105,6 +112,7 @@ fn command() -> ExitCode {
         Command::Trace(args) => trace::trace(&args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Place(args) => place::place(&args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Torture(args) => torture::torture(&args).map_err(|error| (EXIT_OWN, error.to_string())),
+        Command::Version => return print_version(),
         Command::TortureProgram(args) => {
             torture::program::program(&args).map_err(|error| (EXIT_OWN, error.to_string()))
         }
@@ -121,20 +129,62 @@ fn command() -> ExitCode {
 
 /// Prints help or the version on stdout. Prints any other error as one line on stderr, with exit code 125.
 fn usage(error: &clap::Error) -> ExitCode {
+    let command = command_line(std::env::args_os());
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+        ErrorKind::DisplayVersion => print_version(),
+        ErrorKind::DisplayHelp => {
             // A reader that closes the pipe early (`hanare --help | head`) is no failure.
             let _ = error.print();
             ExitCode::SUCCESS
         }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand if command == NAME => {
+            // Ignored for the same reason.
+            let _ = Cli::command().print_help();
+            ExitCode::SUCCESS
+        }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            let command = std::env::args_os().nth(1).map_or(String::new(), |name| format!(" {}", name.display()));
-            say(&format!("no command is given; see 'hanare{command} --help'"));
+            say(&format!("no command is given; see '{command} --help'"));
             ExitCode::from(EXIT_OWN)
         }
         _ => {
-            say(&message::of_usage(&error.render().to_string()));
+            say(&message::of_usage(&error.render().to_string(), &command));
             ExitCode::from(EXIT_OWN)
+        }
+    }
+}
+
+fn print_version() -> ExitCode {
+    // A reader that closes the pipe early is no failure.
+    let _ = writeln!(std::io::stdout(), "{NAME} {}", env!("CARGO_PKG_VERSION"));
+    ExitCode::SUCCESS
+}
+
+/// Returns the command that these arguments name, with its subcommands, such as `hanare trace record`.
+fn command_line(args: impl Iterator<Item = OsString>) -> String {
+    let mut command = Cli::command();
+    let mut words = NAME.to_owned();
+    for word in args.skip(1) {
+        let Some(found) = word.to_str().and_then(|word| command.find_subcommand(word)) else { break };
+        words += &format!(" {}", found.get_name());
+        command = found.clone();
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_to_read_is_that_of_the_command_that_was_typed() {
+        for (typed, command) in [
+            ("hanare", "hanare"),
+            ("hanare --bogus run", "hanare"),
+            ("hanare run --local x true", "hanare run"),
+            ("hanare run run", "hanare run"),
+            ("/usr/bin/hanare trace record -o x", "hanare trace record"),
+        ] {
+            assert_eq!(command_line(typed.split(' ').map(Into::into)), command);
         }
     }
 }

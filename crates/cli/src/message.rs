@@ -24,22 +24,35 @@ fn one_line(message: &str) -> String {
 }
 
 /// Turns clap's error message into one line: what happened (the first paragraph), the name of a similar flag if clap
-/// knows one, and the help to read.
-pub(crate) fn of_usage(rendered: &str) -> String {
+/// knows one, and the help of `command` to read.
+pub(crate) fn of_usage(rendered: &str, command: &str) -> String {
     let mut parts: Vec<String> = Vec::new();
-    let mut command = "hanare".to_owned();
     for paragraph in rendered.split("\n\n") {
-        let words: Vec<&str> = paragraph.split_whitespace().collect();
-        let is_useful_tip = words.starts_with(&["tip:"]) && !words.starts_with(&["tip:", "to", "pass"]);
-        if words.first() == Some(&"Usage:") {
-            let is_name = |word: &&&str| word.starts_with(|c: char| c.is_ascii_lowercase());
-            command = words[1..].iter().take_while(is_name).copied().collect::<Vec<_>>().join(" ");
-        } else if parts.is_empty() || is_useful_tip {
-            parts.push(words.join(" "));
+        if parts.is_empty() {
+            parts.push(paragraph.split_whitespace().collect::<Vec<_>>().join(" "));
+            continue;
         }
+        let tips =
+            paragraph.lines().map(str::trim).filter(|line| line.starts_with("tip:") && !line.contains("to pass '"));
+        parts.extend(tips.map(str::to_owned));
     }
     let what = parts.join("; ");
-    format!("{}; see '{command} --help'", what.strip_prefix("error: ").unwrap_or(&what))
+    format!("{}; see '{command} --help'", plain(what.strip_prefix("error: ").unwrap_or(&what)))
+}
+
+/// Returns clap's message on a number in words that need no knowledge of Rust.
+fn plain(what: &str) -> String {
+    let whole = what
+        .replace(": invalid digit found in string", ": give a whole number")
+        .replace(": cannot parse integer from empty string", ": give a whole number")
+        .replace(": number too large to fit in target type", ": the number is too large");
+    let Some((head, range)) = whole.rsplit_once(" is not in ") else { return whole };
+    let Some((before, _)) = head.rsplit_once(": ") else { return whole };
+    match range.split_once("..=").map(|(least, most)| (least, most.parse::<u64>())) {
+        Some((least, Ok(most))) if most < u64::from(u32::MAX) => format!("{before}: give {least} to {most}"),
+        Some((least, Ok(_))) => format!("{before}: give {least} or more"),
+        _ => whole,
+    }
 }
 
 #[cfg(test)]
@@ -48,18 +61,33 @@ mod tests {
 
     #[test]
     fn a_usage_error_becomes_one_line_with_its_tip() {
-        let rendered = "error: unexpected argument '--locl' found\n\n  tip: a similar argument exists: '--local'\n\n\
-                        Usage: hanare run [OPTIONS] <PROGRAM>...\n\nFor more information, try '--help'.\n";
+        let rendered = "error: unexpected argument '--locl' found\n\n  tip: a similar argument exists: '--local'\n  tip: to pass \
+                        '--locl' as a value, use '-- --locl'\n\nUsage: hanare run [OPTIONS] <PROGRAM>...\n\nFor more \
+                        information, try '--help'.\n";
         assert_eq!(
-            of_usage(rendered),
+            of_usage(rendered, "hanare run"),
             "unexpected argument '--locl' found; tip: a similar argument exists: '--local'; see 'hanare run --help'"
         );
         let missing = "error: the following required arguments were not provided:\n  <PROGRAM>...\n\n  tip: to pass '-x' as a value, use \
                        '-- -x'\n\nUsage: hanare run <PROGRAM>...\n";
         assert_eq!(
-            of_usage(missing),
+            of_usage(missing, "hanare run"),
             "the following required arguments were not provided: <PROGRAM>...; see 'hanare run --help'"
         );
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_told_in_plain_words() {
+        for (rendered, line) in [
+            ("'0' for '--ranks <N>': 0 is not in 1..=4294967295", "'0' for '--ranks <N>': give 1 or more"),
+            ("'0' for '--ranks <N>': 0 is not in 1..=18446744073709551615", "'0' for '--ranks <N>': give 1 or more"),
+            ("'300' for '--ranks <N>': 300 is not in 1..=256", "'300' for '--ranks <N>': give 1 to 256"),
+            ("'x' for '-n <N>': invalid digit found in string", "'x' for '-n <N>': give a whole number"),
+            ("'a is not in b' for '--local <S>': no", "'a is not in b' for '--local <S>': no"),
+        ] {
+            let rendered = format!("error: invalid value {rendered}\n\nFor more information, try '--help'.\n");
+            assert_eq!(of_usage(&rendered, "hanare place"), format!("invalid value {line}; see 'hanare place --help'"));
+        }
     }
 
     #[test]
