@@ -21,6 +21,8 @@ use thiserror::Error;
 
 use crate::leftover::{LAUNCH_PREFIX, locked, remove_ended};
 use crate::message::say;
+use crate::program::ProgramError;
+use crate::run::warn_of_variables;
 use crate::supervise::End;
 use elsewhere::{Elsewhere, ElsewhereError};
 
@@ -115,13 +117,8 @@ pub(crate) struct LaunchArgs {
 #[derive(Debug, Error)]
 pub(crate) enum LaunchError {
     /// The program does not exist or cannot be run.
-    #[error("{program} cannot be run: {source}", program = program.to_string_lossy())]
-    Spawn {
-        /// The name that the user gave.
-        program: OsString,
-        /// The system's error.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Program(#[from] ProgramError),
     /// The directory through which the ranks find each other could not be made.
     #[error("cannot make a directory for the ranks to meet in: {0}; check TMPDIR")]
     Place(io::Error),
@@ -145,8 +142,7 @@ impl LaunchError {
     /// The exit code for this error.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            LaunchError::Spawn { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
-            LaunchError::Spawn { .. } => 126,
+            LaunchError::Program(error) => error.exit_code(),
             _ => crate::EXIT_OWN,
         }
     }
@@ -167,6 +163,7 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
     let heard = sender.clone();
     let of_signals = move || signals.forever().try_for_each(|signal| heard.send(News::Signal(signal)));
     std::thread::Builder::new().spawn(of_signals).map_err(LaunchError::Signals)?;
+    warn_of_variables();
     let place = Place::new()?;
     let elsewhere = Elsewhere::open(&args.elsewhere, args.local, args.ranks)?;
     let mut ranks = Ranks { pidfds: Vec::new() };
@@ -175,7 +172,7 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
             Ok(started) => started,
             Err(source) => {
                 ranks.send(Signal::KILL);
-                return Err(LaunchError::Spawn { program: args.program[0].clone(), source });
+                return Err(ProgramError::of_start(&args.program[0], &source).into());
             }
         };
         ranks.pidfds.push(Some(pidfd));
@@ -193,6 +190,13 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
     let code = ranks.wait(&news, &place);
     elsewhere.close();
     let counts = place.counts(args.ranks);
+    if code == 0 && !place.has_counts(args.ranks) {
+        let alone = "each of its processes ran alone";
+        say(&format!(
+            "no rank of {} shared memory: it never called dsm_startup and dsm_shutdown, so {alone}",
+            name(args)
+        ));
+    }
     let write = |path: &PathBuf, text: &str| {
         std::fs::write(path, text).map_err(|source| LaunchError::Counts { path: path.clone(), source })
     };
@@ -208,6 +212,10 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
         write(path, &counts)?;
     }
     Ok(code)
+}
+
+fn name(args: &LaunchArgs) -> String {
+    args.program.first().map_or(String::new(), |name| name.to_string_lossy().into_owned())
 }
 
 /// Parses a size of at least `LOCAL_MIN`. Memory of that size holds all pages that one instruction may access.
@@ -339,6 +347,11 @@ impl Place {
     fn note_end(&self, rank: u16) {
         // Ignored: without the note, the ranks wait until the launcher ends them.
         let _ = std::fs::write(self.0.join("ended"), format!("{rank}\n"));
+    }
+
+    /// Returns whether any rank wrote its counters. `dsm_shutdown` writes them.
+    fn has_counts(&self, ranks: u16) -> bool {
+        (0..ranks).any(|rank| self.0.join(format!("{rank}.json")).exists())
     }
 
     /// Returns the counters that the ranks wrote at their end, as one JSON array.

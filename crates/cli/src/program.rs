@@ -52,6 +52,15 @@ impl ProgramError {
             ProgramError::NotRunnable { .. } => 126,
         }
     }
+
+    /// Returns the error for a program that the system did not start.
+    pub(crate) fn of_start(name: &OsStr, error: &io::Error) -> Self {
+        let hint = if name.as_bytes().contains(&b'/') { "" } else { " in PATH" };
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::NotFound { name: name.to_string_lossy().into_owned(), hint },
+            _ => refusal(Path::new(name), format!("cannot be run: {error}")),
+        }
+    }
 }
 
 /// Returns the file that execvp(3) would find for `name`. Fails if the file cannot run under Hanare.

@@ -17,8 +17,9 @@ use hanare::stats::{Stats, StatsError};
 use hanare_settings::fits::{self, TooMuch};
 use hanare_settings::hostfile::{Hostfile, HostfileError};
 use hanare_settings::{
-    DEFAULT_POLICY, DEFAULT_PREFETCH, Environment, Local, Mode, OnLoss, POLICIES, PREFETCHERS, PageSize, Redundancy, Seal,
-    ServerSpec, Settings, SettingsError, human_size, parse_far, parse_name, parse_near, parse_size, unknown_variables,
+    DEFAULT_POLICY, DEFAULT_PREFETCH, Environment, Local, Mode, OnLoss, POLICIES, PREFETCHERS, PageSize, Redundancy,
+    Seal, ServerSpec, Settings, SettingsError, human_size, parse_far, parse_name, parse_near, parse_size,
+    unknown_variables,
 };
 use hanare_store::private::{Private, PrivateError, PrivateOptions};
 use hanare_sys::limits::{self, Kind};
