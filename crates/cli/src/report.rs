@@ -1,13 +1,17 @@
 //! The figures of a run, for people (`--report`) and for programs (`--stats-json`).
 
-use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use hanare::counters::Snapshot;
-use hanare_settings::human_size;
+use hanare_settings::{format_size, human_size};
 use serde::Serialize;
 
 use crate::supervise::End;
+
+/// Width of the report, in columns.
+const WIDTH: usize = 80;
+/// Column in which the parts of a line begin.
+const INDENT: usize = 15;
 
 /// The figures of one run. The JSON has this structure. Units are in the names.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -159,118 +163,128 @@ impl Figures {
         }
     }
 
-    /// Returns the report for people.
+    /// Returns the report for people. Only names of programs and choices can make a line longer than [`WIDTH`].
     pub(crate) fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing into a String cannot fail.
-        let _ = self.write_text(&mut text);
-        text
-    }
-
-    fn write_text(&self, out: &mut String) -> fmt::Result {
         let end = match self.signal {
             Some(signal) => format!("killed by signal {signal}"),
             None => format!("exit code {}", self.exit_code),
         };
-        writeln!(out, "hanare: report for {}: {end} after {:.3} s", self.program, self.elapsed_s)?;
+        let mut text = format!("hanare: report for {}: {end} after {:.3} s\n", self.program, self.elapsed_s);
         if self.processes == 0 {
-            return writeln!(
-                out,
-                "  far memory   never set up: the program made no large allocation, ended first, or did not load Hanare's library"
-            );
+            let causes = [
+                "never set up: the program made no large allocation",
+                "ended first",
+                "or did not load Hanare's library",
+            ];
+            return text + &item("far memory", &causes.map(str::to_owned));
         }
-        self.write_times(out)?;
-        self.write_faults(out)?;
-        self.write_traffic(out)?;
-        self.write_memory(out)
+        text += &item("time", &self.times());
+        text += &item("faults", &self.kinds_of_faults());
+        text += &item("a fault took", &self.fault_times());
+        text += &item("in", &self.traffic_in());
+        text += &item("out", &self.traffic_out());
+        text += &item("prefetch", &self.prefetched());
+        text += &self.memory();
+        text += &item("set-up", &self.set_up());
+        for (what, choice) in ["policy", "prefetch"].into_iter().zip(&self.choices) {
+            if !choice.is_empty() {
+                text += &item("chosen", &[format!("{what}: {choice}")]);
+            }
+        }
+        text + &self.advice().map_or(String::new(), |advice| item("advice", &[advice]))
     }
 
-    fn write_times(&self, out: &mut String) -> fmt::Result {
-        write!(
-            out,
-            "  time         calc {:.3} s, swap {:.3} s, set bit {:.3} s, clear bit {:.3} s; evicting {:.3} s",
-            self.calc_s, self.swap_s, self.set_bit_s, self.clear_bit_s, self.evict_s
-        )?;
-        let waits = self.swap_s + self.set_bit_s + self.clear_bit_s;
-        writeln!(out, "{}", if waits > self.elapsed_s { " (all but calc summed over threads)" } else { "" })
+    fn waits_s(&self) -> f64 {
+        self.swap_s + self.set_bit_s + self.clear_bit_s
     }
 
-    fn write_faults(&self, out: &mut String) -> fmt::Result {
-        writeln!(
-            out,
-            "  faults       {}: read {}, write {}, first write {}, zero {}, rescued {}, waited {}",
-            self.faults,
-            self.faults_read,
-            self.faults_write,
-            self.faults_first_write,
-            self.faults_zero,
-            self.faults_rescued,
-            self.faults_waited
-        )?;
-        writeln!(
-            out,
-            "  a fault took p50 {:.1} us, p90 {:.1} us, p99 {:.1} us, at most {:.1} us",
-            self.fault_us_p50, self.fault_us_p90, self.fault_us_p99, self.fault_us_max
-        )
+    fn times(&self) -> Vec<String> {
+        let mut times = vec![
+            format!("calc {:.3} s", self.calc_s),
+            format!("swap {:.3} s (waits for pages)", self.swap_s),
+            format!("set bit {:.3} s (waits to open present pages)", self.set_bit_s),
+            format!("clear bit {:.3} s (sampling of references)", self.clear_bit_s),
+            format!("evicting {:.3} s", self.evict_s),
+        ];
+        if self.waits_s() > self.elapsed_s {
+            times.push("all but calc summed over threads".to_owned());
+        }
+        times
     }
 
-    fn write_traffic(&self, out: &mut String) -> fmt::Result {
-        writeln!(
-            out,
-            "  in           {} pages, {}; {} requests",
-            self.pages_in,
-            human_size(self.bytes_in),
-            self.requests
-        )?;
-        writeln!(
-            out,
-            "  out          {} pages, {}; {} dropped clean, {} discarded",
-            self.pages_out,
+    fn kinds_of_faults(&self) -> Vec<String> {
+        vec![
+            format!("{}: read {}", self.faults, self.faults_read),
+            format!("write {}", self.faults_write),
+            format!("first write {} (of clean pages)", self.faults_first_write),
+            format!("zero {} (first accesses)", self.faults_zero),
+            format!("minor {} (bytes still in a frame)", self.faults_rescued),
+            format!("waited {} (page in transit)", self.faults_waited),
+        ]
+    }
+
+    fn fault_times(&self) -> Vec<String> {
+        if self.fault_us_max == 0.0 {
+            return vec!["unknown: none was timed".to_owned()];
+        }
+        vec![
+            format!("p50 {}", duration(self.fault_us_p50)),
+            format!("p90 {}", duration(self.fault_us_p90)),
+            format!("p99 {}", duration(self.fault_us_p99)),
+            format!("all below {}", bound(self.fault_us_max)),
+        ]
+    }
+
+    fn traffic_in(&self) -> Vec<String> {
+        let how = match (self.pages_in, self.requests) {
+            (1.., 0) => "without requests: the server is on this host".to_owned(),
+            (_, requests) => format!("{requests} requests"),
+        };
+        vec![format!("{} pages", self.pages_in), human_size(self.bytes_in), how]
+    }
+
+    fn traffic_out(&self) -> Vec<String> {
+        vec![
+            format!("{} pages", self.pages_out),
             human_size(self.bytes_out),
-            self.pages_dropped_clean,
-            self.pages_discarded
-        )?;
+            format!("{} dropped clean (the server had them)", self.pages_dropped_clean),
+            format!("{} discarded (freed)", self.pages_discarded),
+        ]
+    }
+
+    fn prefetched(&self) -> Vec<String> {
         let accuracy = match self.prefetch_accuracy {
             Some(share) => format!("{:.1} % of {} used", share * 100.0, self.prefetch_used + self.prefetch_wasted),
             None => "none judged yet".to_owned(),
         };
-        writeln!(
-            out,
-            "  prefetch     {}: {} pages, {}; {accuracy}",
-            self.prefetch,
-            self.prefetch_pages,
-            human_size(self.prefetch_bytes)
-        )
+        let pages = format!("{}: {} pages", self.prefetch, self.prefetch_pages);
+        vec![pages, human_size(self.prefetch_bytes), accuracy]
     }
 
-    fn write_memory(&self, out: &mut String) -> fmt::Result {
-        writeln!(
-            out,
-            "  local        peak {} of {}",
-            human_size(self.local_bytes_peak),
-            human_size(self.local_bytes_budget)
-        )?;
-        write!(
-            out,
-            "  far          peak {}, {} at the end",
-            human_size(self.far_bytes_peak),
-            human_size(self.far_bytes)
-        )?;
-        match self.near_bytes_per_far_page {
-            Some(bytes) => writeln!(out, "; {bytes:.1} bytes of near memory for each 4 KiB")?,
-            None => writeln!(out)?,
-        }
-        writeln!(out, "  near         peak {} of private memory that is not far", human_size(self.private_bytes_peak))?;
+    fn memory(&self) -> String {
+        let (peak, budget) = (human_size(self.local_bytes_peak), human_size(self.local_bytes_budget));
+        let mut text = item("local", &[format!("peak {peak} of {budget}")]);
+        let mut far = vec![
+            format!("peak {}", human_size(self.far_bytes_peak)),
+            format!("{} at the end", human_size(self.far_bytes)),
+        ];
+        far.extend(self.near_bytes_per_far_page.map(|bytes| format!("{bytes:.1} B of near memory for each 4 KiB")));
+        text += &item("far", &far);
+        let private = human_size(self.private_bytes_peak);
+        text += &item("near", &[format!("peak {private} of private memory that is not far")]);
         if self.servers_lost > 0 {
-            writeln!(
-                out,
-                "  servers      {} lost; {} rebuilt in {:.3} s, {} of pages lack a part at the end",
-                self.servers_lost,
-                human_size(self.parts_rebuilt_bytes),
-                self.degraded_s,
-                human_size(self.parts_behind_bytes)
-            )?;
+            let rebuilt = human_size(self.parts_rebuilt_bytes);
+            let servers = [
+                format!("{} lost", self.servers_lost),
+                format!("{rebuilt} rebuilt in {:.3} s", self.degraded_s),
+                format!("{} of pages lack a part at the end", human_size(self.parts_behind_bytes)),
+            ];
+            text += &item("servers", &servers);
         }
+        text
+    }
+
+    fn set_up(&self) -> Vec<String> {
         let page = match self.page_size_bytes {
             Some(bytes) => format!("pages of {}", human_size(bytes)),
             None => format!(
@@ -278,23 +292,65 @@ impl Figures {
                 self.pages_small, self.pages_large, self.promotions, self.demotions
             ),
         };
-        let processes = match (self.processes, self.forks) {
-            (..=1, _) => String::new(),
-            (processes, 0) => format!(", {processes} processes"),
-            (processes, forks) => format!(", {processes} processes, {forks} of them forked with pages away"),
-        };
-        writeln!(
-            out,
-            "  set-up       mode {}, {page}, policy {}, prefetch {}{processes}",
-            self.mode, self.policy, self.prefetch
-        )?;
-        for (what, choice) in ["policy", "prefetch"].into_iter().zip(&self.choices) {
-            if !choice.is_empty() {
-                writeln!(out, "  {what:<12} {choice}")?;
-            }
+        let mut parts = vec![format!("mode {}", self.mode), page];
+        parts.extend([format!("policy {}", self.policy), format!("prefetch {}", self.prefetch)]);
+        if self.processes > 1 {
+            parts.push(format!("{} processes", self.processes));
         }
-        Ok(())
+        if self.processes > 1 && self.forks > 0 {
+            parts.push(format!("{} of them forked with pages away", self.forks));
+        }
+        parts
     }
+
+    /// Returns what to change after a run that mostly waited for pages, with little local memory.
+    fn advice(&self) -> Option<String> {
+        let waited = self.swap_s > self.elapsed_s / 2.0;
+        let is_small = self.local_bytes_budget < self.far_bytes_peak / 4;
+        let half = (self.far_bytes_peak / 2).next_multiple_of(1 << 20);
+        (waited && is_small).then(|| {
+            format!("the program mostly waited for pages. Half of its far memory is --local {}", format_size(half))
+        })
+    }
+}
+
+/// Returns a line of the report: a label, and its parts with commas between them. A part that would make the line wider
+/// than [`WIDTH`] begins a new line. Only a part that is wider than a line is divided.
+fn item(label: &str, parts: &[String]) -> String {
+    let (mut text, mut line) = (String::new(), format!("  {label:<12}"));
+    for (index, part) in parts.iter().enumerate() {
+        let part = part.clone() + if index + 1 < parts.len() { "," } else { "" };
+        let is_whole = part.chars().count() <= WIDTH - INDENT;
+        let words: Vec<&str> = if is_whole { vec![&part] } else { part.split(' ').collect() };
+        for word in words {
+            let width = line.chars().count();
+            if width >= INDENT && width + 1 + word.chars().count() > WIDTH {
+                text += &(line + "\n");
+                line = " ".repeat(INDENT - 1);
+            }
+            line += &format!(" {word}");
+        }
+    }
+    text + &line + "\n"
+}
+
+/// Returns a time as text, in the largest unit of which there is at least one.
+fn duration(us: f64) -> String {
+    match us {
+        1e6.. => format!("{:.1} s", us / 1e6),
+        1e3.. => format!("{:.1} ms", us / 1e3),
+        _ => format!("{us:.1} us"),
+    }
+}
+
+/// Returns an upper bound of times as text, rounded up.
+fn bound(us: f64) -> String {
+    let (unit, name) = match us {
+        1e6.. => (1e6, "s"),
+        1e3.. => (1e3, "ms"),
+        _ => (1.0, "us"),
+    };
+    format!("{:.1} {name}", (us / unit * 10.0).ceil() / 10.0)
 }
 
 fn faults(seen: &Snapshot) -> u64 {
@@ -337,6 +393,11 @@ mod tests {
         let stats = Stats::attach(None, None).unwrap();
         fill(&stats);
         Figures::new("sort".to_owned(), &stats.snapshot(), end, Duration::from_millis(2500))
+    }
+
+    /// Returns the text without its line breaks.
+    fn flat(text: &str) -> String {
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -404,7 +465,62 @@ mod tests {
             add(&stats.parts_behind_bytes, 8192);
             add(&stats.degraded_ns, 490_000_000);
         });
+        let text = flat(&text.text());
+        assert!(text.contains("2 lost, 3 MiB rebuilt in 0.490 s, 8 KiB of pages lack a part"), "{text}");
+    }
+
+    #[test]
+    fn the_text_fits_a_terminal_of_80_columns() {
+        let figures = figures(&End::Exited(0), |stats| {
+            for counter in [&stats.faults_read, &stats.faults_zero, &stats.pages_in, &stats.bytes_in, &stats.pages_out]
+            {
+                add(counter, 123_456_789);
+            }
+            add(&stats.processes, 3);
+            add(&stats.forks, 2);
+            add(&stats.far_bytes_peak, 123 << 30);
+            add(&stats.near_bytes, 123 << 20);
+            stats.choices.set(
+                "lirs since reference 123456, as it missed less than lru, arc and mglru\n\
+                 streams: its gate is shut",
+            );
+            stats.fault_took(1 << 30);
+        });
+        let text = figures.text();
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.lines().skip(1).all(|line| line.starts_with("  ") && !line.ends_with(' ')), "{text}");
+        assert_eq!(text.matches("\n  prefetch ").count(), 1, "{text}");
+        assert!(text.contains("without requests: the server is on this host"), "{text}");
+        assert!(text.contains("\n  chosen       prefetch: streams: its gate is shut\n"), "{text}");
+    }
+
+    #[test]
+    fn the_slowest_fault_is_told_as_a_bound() {
+        let text = figures(&End::Exited(0), |stats| {
+            add(&stats.processes, 1);
+            stats.fault_took((1 << 30) - 1);
+        });
         let text = text.text();
-        assert!(text.contains("2 lost; 3 MiB rebuilt in 0.490 s, 8 KiB of pages lack a part at the end"), "{text}");
+        assert!(text.contains("all below 1.1 s") && !text.contains("at most"), "{text}");
+        assert_eq!(
+            [0.5, 33.51, 1000.0, 100_663.3, 1_610_612.7].map(bound),
+            ["0.5 us", "33.6 us", "1.0 ms", "100.7 ms", "1.7 s"]
+        );
+        assert_eq!([0.5, 999.0, 1536.0, 2e6].map(duration), ["0.5 us", "999.0 us", "1.5 ms", "2.0 s"]);
+    }
+
+    #[test]
+    fn a_run_that_mostly_waited_is_given_advice() {
+        let waited = |swap_ns, budget_bytes| {
+            let figures = figures(&End::Exited(0), |stats| {
+                add(&stats.processes, 1);
+                add(&stats.swap_ns, swap_ns);
+                add(&stats.budget_bytes, budget_bytes);
+                add(&stats.far_bytes_peak, 100 << 20);
+            });
+            flat(&figures.text()).ends_with("mostly waited for pages. Half of its far memory is --local 50M")
+        };
+        assert!(waited(2_000_000_000, 1 << 20));
+        assert!(!waited(2_000_000_000, 64 << 20) && !waited(1_000_000_000, 1 << 20));
     }
 }
