@@ -19,6 +19,7 @@ mod run;
 mod serve;
 mod signals;
 mod simulate;
+mod socket;
 mod status;
 mod supervise;
 mod torture;

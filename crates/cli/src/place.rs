@@ -11,6 +11,8 @@ use hanare_wire::{Endpoint, EndpointError, Key, KeyError, LinkError, Status, fet
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::socket;
+
 const EXAMPLES: &str = "\
 Examples:
   hanare place --servers node7,node8,node9 --ranks 2 --key key
@@ -69,8 +71,8 @@ pub(crate) enum PlaceError {
         source: Box<LinkError>,
     },
     /// A server cannot be reached. The message names it.
-    #[error(transparent)]
-    Unreachable(Box<LinkError>),
+    #[error("{0}{1}")]
+    Unreachable(Box<LinkError>, String),
     /// Standard output cannot be written.
     #[error("cannot print: {0}")]
     Print(io::Error),
@@ -110,7 +112,7 @@ fn ask(servers: &[Endpoint], key: Option<&Key>) -> Result<Vec<Status>, PlaceErro
     const TIMEOUT: Duration = Duration::from_secs(3);
     let one = |endpoint: &Endpoint| {
         fetch_status(endpoint, key, TIMEOUT).map_err(|error| match error {
-            LinkError::Unreachable { .. } => PlaceError::Unreachable(Box::new(error)),
+            LinkError::Unreachable { .. } => PlaceError::Unreachable(Box::new(error), socket::advice(endpoint)),
             _ => PlaceError::Link { endpoint: endpoint.clone(), source: Box::new(error) },
         })
     };

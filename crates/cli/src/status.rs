@@ -11,6 +11,8 @@ use hanare_wire::{Endpoint, Key, KeyError, LinkError, SessionStatus, Status, Tra
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::socket;
+
 /// Longest time for connecting, and for each answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -43,8 +45,8 @@ pub(crate) enum StatusError {
     #[error(transparent)]
     Key(#[from] KeyError),
     /// The server cannot be reached. The message names it.
-    #[error(transparent)]
-    Unreachable(Box<LinkError>),
+    #[error("{0}{1}")]
+    Unreachable(Box<LinkError>, String),
     /// The server was reached, but gave no valid answer.
     #[error("{endpoint}: {source}")]
     Link {
@@ -67,9 +69,12 @@ struct Sheet {
     identity: String,
     uptime_s: f64,
     memory_limit_bytes: u64,
-    /// Memory counted against the limit. `memory_free_bytes` of it are free blocks kept for reuse.
-    memory_bytes: u64,
+    /// Memory that pages use now.
+    memory_used_bytes: u64,
+    /// Memory that is left below the limit.
     memory_free_bytes: u64,
+    /// Memory counted against the limit: the memory that pages use, and blocks kept for reuse.
+    memory_bytes: u64,
     spill_bytes: u64,
     spill_free_bytes: u64,
     slots: u64,
@@ -113,7 +118,7 @@ struct Line {
 pub(crate) fn status(args: &StatusArgs) -> Result<u8, StatusError> {
     let key = args.key.as_deref().map(Key::from_file).transpose()?;
     let (status, sessions) = fetch_sessions(&args.server, key.as_ref(), TIMEOUT).map_err(|error| match error {
-        LinkError::Unreachable { .. } => StatusError::Unreachable(Box::new(error)),
+        LinkError::Unreachable { .. } => StatusError::Unreachable(Box::new(error), socket::advice(&args.server)),
         error => StatusError::Link { endpoint: args.server.clone(), source: Box::new(error) },
     })?;
     let sheet = Sheet::new(&args.server, &status, &sessions);
@@ -130,14 +135,16 @@ pub(crate) fn status(args: &StatusArgs) -> Result<u8, StatusError> {
 
 impl Sheet {
     fn new(server: &Endpoint, status: &Status, sessions: &[SessionStatus]) -> Sheet {
+        let used = status.memory_bytes.saturating_sub(status.memory_free_bytes);
         Sheet {
             server: server.to_string(),
             hanare_version: release_text(status.release),
             identity: format!("{:08x}", status.server_id >> 32),
             uptime_s: seconds(status.uptime_ms),
             memory_limit_bytes: status.memory_limit_bytes,
+            memory_used_bytes: used,
+            memory_free_bytes: status.memory_limit_bytes.saturating_sub(used),
             memory_bytes: status.memory_bytes,
-            memory_free_bytes: status.memory_free_bytes,
             spill_bytes: status.spill_bytes,
             spill_free_bytes: status.spill_free_bytes,
             slots: status.slots,
@@ -154,7 +161,6 @@ impl Sheet {
     }
 
     fn text(&self) -> String {
-        let used = self.memory_bytes.saturating_sub(self.memory_free_bytes);
         let quota = self.client_quota_bytes.map_or(String::new(), |quota| format!(", {} a client", human_size(quota)));
         let mut text = format!(
             "{}: hanare {}, up {}, identity {}\nmemory {} of {} used{quota}; spill {} used, {} free\nnow {}/s read, {}/s written; \
@@ -163,7 +169,7 @@ impl Sheet {
             self.hanare_version,
             span(self.uptime_s),
             self.identity,
-            human_size(used),
+            human_size(self.memory_used_bytes),
             human_size(self.memory_limit_bytes),
             human_size(self.spill_bytes),
             human_size(self.spill_free_bytes),
@@ -306,10 +312,13 @@ mod tests {
     #[test]
     fn the_json_says_none_where_nothing_is_known() {
         let endpoint: Endpoint = "/s".parse().unwrap();
-        let status = Status { client_quota_bytes: NO_QUOTA, ..Status::default() };
+        let (memory_bytes, memory_free_bytes) = (64 << 20, 48 << 20);
+        let limits = Status { memory_limit_bytes: 1 << 30, memory_bytes, memory_free_bytes, ..Status::default() };
+        let status = Status { client_quota_bytes: NO_QUOTA, ..limits };
         let sheet = Sheet::new(&endpoint, &status, &[session(Transport::SameHost), session(Transport::Unix)]);
         let json = serde_json::to_value(&sheet).unwrap();
         assert!(json["client_quota_bytes"].is_null() && json["sessions"][0]["read_bytes"].is_null(), "{json}");
+        assert_eq!((&json["memory_used_bytes"], &json["memory_free_bytes"]), (&(16 << 20).into(), &(1008 << 20).into()));
         assert_eq!(json["sessions"][1]["read_bytes_per_s"], 1536);
         assert_eq!((json["sessions"][1]["bytes"].as_u64(), json["server"].as_str()), (Some(10 << 20), Some("unix:/s")));
     }

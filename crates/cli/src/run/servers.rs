@@ -7,6 +7,8 @@ use hanare_settings::Settings;
 use hanare_wire::{Endpoint, Key, KeyError, LinkError, fetch_status};
 use thiserror::Error;
 
+use crate::socket;
+
 /// Why the named servers cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum ServersError {
@@ -22,8 +24,8 @@ pub(crate) enum ServersError {
         source: Box<LinkError>,
     },
     /// A server cannot be reached. The message names it.
-    #[error(transparent)]
-    Unreachable(Box<LinkError>),
+    #[error("{0}{1}")]
+    Unreachable(Box<LinkError>, String),
     /// The key file's name is not valid UTF-8.
     #[error("the key file's name {} is not valid UTF-8; rename it", .0.display())]
     KeyName(PathBuf),
@@ -40,7 +42,7 @@ pub(crate) fn check(settings: &Settings) -> Result<(), ServersError> {
     let timeout = Duration::from_secs(u64::from(settings.timeout_s));
     let ask = |endpoint: &Endpoint| {
         let failed = |error: LinkError| match error {
-            LinkError::Unreachable { .. } => ServersError::Unreachable(Box::new(error)),
+            LinkError::Unreachable { .. } => ServersError::Unreachable(Box::new(error), socket::advice(endpoint)),
             _ => ServersError::Link { endpoint: endpoint.clone(), source: Box::new(error) },
         };
         fetch_status(endpoint, key.as_ref(), timeout).map(drop).map_err(failed)
