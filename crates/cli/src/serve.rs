@@ -80,6 +80,18 @@ pub(crate) struct ServeArgs {
     key: Option<PathBuf>,
 }
 
+impl ServeArgs {
+    /// Warns of a quota that no client can reach, because the server has no more memory than that.
+    fn warn_of_quota(&self) {
+        if let (Some(quota), Some(memory), None) = (self.client_quota, self.memory, &self.spill)
+            && quota >= memory
+        {
+            let (quota, memory) = (human_size(quota), human_size(memory));
+            say(&format!("--client-quota {quota} has no effect: --memory is {memory}, and there is no --spill"));
+        }
+    }
+}
+
 /// Why memory could not be lent.
 #[derive(Debug, Error)]
 pub(crate) enum ServeError {
@@ -114,6 +126,7 @@ pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
         args.spill.as_deref().iter().for_each(|dir| warn_of_spill(dir));
         stop_on_signals(server.stop_handle()).map_err(ServeError::Signals)?;
         announce(&server, &args);
+        args.warn_of_quota();
         server.run()?;
         return Ok(0);
     }
