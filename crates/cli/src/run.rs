@@ -38,6 +38,8 @@ use servers::ServersError;
 
 /// Smallest number for descriptors that the program inherits, because programs often assume that low numbers are free.
 const STATS_FD_MIN: i32 = 100;
+/// Open files with which the command, the program's far memory and the private server get by.
+const FILES_NEEDED: u32 = 32;
 const SIGSEGV: u8 = 11;
 const SIGBUS: u8 = 7;
 /// Bytes of data below which the threads and tables of the command and of a private server do not fit.
@@ -199,9 +201,14 @@ pub(crate) enum RunError {
         human_size(*.0), min = human_size(DATA_MIN)
     )]
     LittleData(u64),
+    /// The limit on open files is too low for the command.
+    #[error(
+        "too many open files: raise `ulimit -n` (now {0}). Hanare needs about {FILES_NEEDED}, besides the program's own"
+    )]
+    FewFiles(String),
     /// The counters' descriptor cannot be passed on.
     #[error("cannot pass the counters on: {0}; check 'ulimit -n'")]
-    Descriptor(std::io::Error),
+    Descriptor(#[source] std::io::Error),
 }
 
 impl RunError {
@@ -233,6 +240,24 @@ impl RunArgs {
 
 /// Runs the program, records it if asked for, and returns the command's exit code.
 pub(crate) fn run(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError> {
+    run_once(args, recording).map_err(|error| if is_out_of_files(&error) { few_files() } else { error })
+}
+
+/// Returns whether an error is that of a process that may open no more files.
+fn is_out_of_files(error: &(dyn std::error::Error + 'static)) -> bool {
+    let is_cause = |cause: &(dyn std::error::Error + 'static)| {
+        let code = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
+        code == Some(rustix::io::Errno::MFILE.raw_os_error())
+    };
+    std::iter::successors(Some(error), |cause| cause.source()).any(is_cause)
+}
+
+fn few_files() -> RunError {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    RunError::FewFiles(limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string()))
+}
+
+fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError> {
     if args.policy.as_deref() == Some(choices::HELP) {
         choices::print(POLICIES, DEFAULT_POLICY);
         return Ok(0);
