@@ -186,21 +186,27 @@ pub(super) fn cluster(args: &ClusterArgs) -> Result<u8, SimulateError> {
     let rows = rows?;
     warn_of_unfinished(&rows);
     let judged = claims(&rows);
+    // The paper's figures are for its own machine. Beside those of another one, the difference is no error.
+    let is_paper = config.model == Config::default().model;
     let results = Results {
-        paper_error_points_mean: paper::error(&rows).map(|(error, _)| error),
+        paper_error_points_mean: paper::error(&rows).filter(|_| is_paper).map(|(error, _)| error),
         claims: judged.iter().map(Judged::new).collect(),
         cells: cells(&rows),
     };
     let text = serde_json::to_string_pretty(&results).map_err(|error| SimulateError::Print(error.into()))?;
     if let Some(page) = page {
-        page.write(&chart::page("Effective execution rate on a simulated cluster", &note(&config, &rows), &rows))?;
+        page.write(&chart::page(
+            "Effective execution rate on a simulated cluster",
+            &note(&config, &rows, is_paper),
+            &rows,
+        ))?;
     }
     if let Some(json) = json {
         json.write(&format!("{text}\n"))?;
     } else if args.json.is_some() {
         return print(&format!("{text}\n"));
     }
-    print(&(table(&rows) + &verdicts(&judged)))
+    print(&(table(&rows, is_paper) + &verdicts(&judged)))
 }
 
 /// Warns of cells with a run in which no process ended within `scheduling.quanta_max` quanta.
@@ -214,9 +220,9 @@ pub(super) fn warn_of_unfinished(rows: &[Row]) {
     }
 }
 
-fn note(config: &Config, rows: &[Row]) -> String {
+fn note(config: &Config, rows: &[Row], is_paper: bool) -> String {
     let mut note = format!("Mean over {} seeds; bars are one standard deviation.", config.seeds);
-    if let Some((error, count)) = paper::error(rows) {
+    if let Some((error, count)) = paper::error(rows).filter(|_| is_paper) {
         note += &format!(" Mean absolute error against the paper's Table 3: {error:.2} points over {count} cells.");
     }
     note
@@ -311,11 +317,11 @@ pub(super) fn cells(rows: &[Row]) -> Vec<Line> {
 
 /// Returns a table: a block for each network and remote cost, with a row for each replacement method and a column for
 /// each scheduler.
-fn table(rows: &[Row]) -> String {
+fn table(rows: &[Row], is_paper: bool) -> String {
     let mut text = String::new();
     let same_block =
         |a: &Row, b: &Row| (&a.cell.network, a.cell.remote_cost_clk) == (&b.cell.network, b.cell.remote_cost_clk);
-    let widest = rows.iter().map(|row| row.cell.replacement.name().len()).max().unwrap_or(0).max(11);
+    let widest = rows.iter().map(|row| shown_name(&row.cell.replacement.name()).len()).max().unwrap_or(0).max(11);
     for block in rows.chunk_by(same_block) {
         let cell = &block[0].cell;
         if !text.is_empty() {
@@ -326,9 +332,10 @@ fn table(rows: &[Row]) -> String {
             if index == 0 {
                 text += &line_of(widest, "rate %", line.iter().map(|row| row.cell.scheduler.name.to_owned()));
             }
-            let rates = line.iter().map(|row| format!("{:.2} ±{:.2}", row.rate(), row.spread()));
-            text += &line_of(widest, &line[0].cell.replacement.name(), rates);
-            let papers: Vec<Option<f64>> = line.iter().map(|row| paper::rate(&row.cell)).collect();
+            let rates = line.iter().map(|row| format!("{:.2} {}", row.rate(), spread(row)));
+            text += &line_of(widest, &shown_name(&line[0].cell.replacement.name()), rates);
+            let paper = |row: &Row| if is_paper { paper::rate(&row.cell) } else { None };
+            let papers: Vec<Option<f64>> = line.iter().map(paper).collect();
             if papers.iter().any(Option::is_some) {
                 let shown = papers.iter().map(|paper| paper.map_or(String::new(), |paper| format!("{paper:.2}      ")));
                 text += &line_of(widest, "  the paper", shown);
@@ -341,10 +348,24 @@ fn table(rows: &[Row]) -> String {
             }
         }
     }
-    if let Some((error, count)) = paper::error(rows) {
+    if let Some((error, count)) = paper::error(rows).filter(|_| is_paper) {
         text += &format!("\nmean absolute error against the paper's Table 3: {error:.2} points over {count} cells\n");
     }
     text
+}
+
+/// Returns the name of a replacement method, with its name in the paper. The claims call the methods by these.
+fn shown_name(name: &str) -> String {
+    match name {
+        "lru" => "lru (method 1)".to_owned(),
+        "kind" => "kind (method 3)".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+/// Returns the standard deviation of a row's rates as text. One run has none.
+fn spread(row: &Row) -> String {
+    if row.outcomes.len() > 1 { format!("±{:.2}", row.spread()) } else { "    -".to_owned() }
 }
 
 /// Returns one line for each claim, with its verdict.

@@ -121,7 +121,7 @@ fn table(points: &[Point], results: &[Vec<Row>]) -> String {
                 row.cell.replacement.name(),
                 row.cell.scheduler.name.to_owned(),
                 format!("{:.2}", row.rate()),
-                format!("{:.2}", row.spread()),
+                if row.outcomes.len() > 1 { format!("{:.2}", row.spread()) } else { "-".to_owned() },
                 format!("{:.0}", row.mean(|outcome| f64::from(outcome.quanta))),
                 format!("{:.3}", row.mean(|outcome| outcome.fairness)),
             ]);
