@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use hanare_paging::trace::Header;
+use hanare_settings::{DEFAULT_POLICY, parse_size};
 use hanare_sim::cluster::config::ConfigError;
 use hanare_sim::cluster::run::RunError;
-use hanare_sim::policies::{Job, Local, Row, SimError, all_policies, check_policies, parse_policies};
+use hanare_sim::policies::{Job, Local, OPT, Row, SimError, all_policies, check_policies, parse_policies};
 use hanare_sim::string::StringError;
 use hanare_sim::{RefString, Visible, html};
 use serde::Serialize;
@@ -58,7 +59,7 @@ struct PoliciesArgs {
     /// A text file instead of a trace, with one reference per line: a decimal page number, followed by 'w' for a write.
     #[arg(long, value_name = "FILE")]
     string: Option<PathBuf>,
-    /// Local memory: percentages of the distinct pages referenced, or numbers of pages (1000p).
+    /// Local memory: percentages of the distinct pages referenced, numbers of pages (1000p), or sizes (16M) with --trace.
     #[arg(long, value_name = "SIZES", default_value = "25%,50%,75%")]
     local: String,
     /// Policies as NAME[:PARAM=VALUE,...], separated by commas or semicolons. 'opt' is OPT. Default: all.
@@ -151,8 +152,8 @@ pub(crate) fn simulate(args: &SimulateArgs) -> Result<u8, SimulateError> {
 fn policies(args: &PoliciesArgs) -> Result<u8, SimulateError> {
     let chosen = args.policies.as_deref().map_or_else(all_policies, parse_policies);
     check_policies(&chosen)?;
-    let locals = Local::parse_list(&args.local)?;
     let (header, string) = source(args)?;
+    let locals = Local::parse_list(&in_pages(&args.local, header.as_ref()))?;
     // The paths are checked before the simulation, so that a bad path wastes no time.
     let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
     let json = json.map(|path| Output::new("--json", path)).transpose()?;
@@ -185,7 +186,7 @@ fn policies(args: &PoliciesArgs) -> Result<u8, SimulateError> {
         None if args.json.is_some() => return print(&format!("{text}\n")),
         None => {}
     }
-    print(&table(&rows))
+    print(&table(&rows, &args.local.split(',').map(str::trim).collect::<Vec<_>>()))
 }
 
 fn source(args: &PoliciesArgs) -> Result<(Option<Header>, RefString), SimulateError> {
@@ -267,31 +268,76 @@ impl Results {
     }
 }
 
-fn table(rows: &[Row]) -> String {
+/// Turns the sizes in bytes of a list into numbers of pages, because the simulation counts pages. Percentages and
+/// numbers of pages stay as they are. A string has no page size, so its sizes are refused by [`Local::parse_list`].
+fn in_pages(list: &str, header: Option<&Header>) -> String {
+    let unit_bytes = header.map_or(0, |header| u64::from(header.unit_bytes));
+    let part = |text: &str| match parse_size(text).ok().and_then(|bytes| bytes.checked_div(unit_bytes)) {
+        Some(pages) => format!("{pages}p"),
+        None => text.to_owned(),
+    };
+    list.split(',').map(|text| part(text.trim())).collect::<Vec<_>>().join(",")
+}
+
+/// Returns a table with a block for each size. `asked` are the sizes as the user gave them. Policies with few misses
+/// come first.
+fn table(rows: &[Row], asked: &[&str]) -> String {
     let widest = rows.iter().map(|row| row.policy.len()).max().unwrap_or(0).max(6);
     let mut text = format!(
         "{:widest$} {:>7} {:>10} {:>12} {:>12} {:>12} {:>12} {:>9} {:>7}\n",
         "policy", "local", "pages", "misses", "transfers in", "write-backs", "protects", "x Simple", "x OPT"
     );
-    let mut last = 0;
-    for row in rows {
-        if last != 0 && last != row.local_pages {
-            text.push('\n');
+    let blocks = rows.chunks(rows.len().div_ceil(asked.len().max(1)).max(1));
+    let mut words = String::new();
+    for (index, (block, asked)) in blocks.zip(asked).enumerate() {
+        let mut block: Vec<&Row> = block.iter().collect();
+        block.sort_by_key(|row| row.figures.misses);
+        text += if index > 0 { "\n" } else { "" };
+        for row in &block {
+            let figures = row.figures;
+            text += &format!(
+                "{:widest$} {:>7} {:>10} {:>12} {:>12} {:>12} {:>12} {:>9.3} {:>7.3}\n",
+                row.policy,
+                asked,
+                row.local_pages,
+                figures.misses,
+                figures.transfers_in,
+                figures.write_backs,
+                figures.protects,
+                row.ratio_to_simple,
+                row.ratio_to_opt
+            );
         }
-        last = row.local_pages;
-        let figures = row.figures;
-        text += &format!(
-            "{:widest$} {:>6.1}% {:>10} {:>12} {:>12} {:>12} {:>12} {:>9.3} {:>7.3}\n",
-            row.policy,
-            row.local_percent,
-            row.local_pages,
-            figures.misses,
-            figures.transfers_in,
-            figures.write_backs,
-            figures.protects,
-            row.ratio_to_simple,
-            row.ratio_to_opt
-        );
+        words += &verdict(&block, asked);
     }
-    text
+    if words.is_empty() { text } else { format!("{text}\n{words}") }
+}
+
+/// Returns a sentence on the best policy of a block whose rows are sorted, and on the default policy. Empty if fewer
+/// than two policies can be chosen.
+fn verdict(block: &[&Row], asked: &str) -> String {
+    let live: Vec<&&Row> = block.iter().filter(|row| row.policy != OPT).collect();
+    let (Some(best), true) = (live.first(), live.len() > 1) else { return String::new() };
+    let default = live.iter().position(|row| row.policy == DEFAULT_POLICY);
+    let default = default.map_or(String::new(), |at| {
+        format!(", {DEFAULT_POLICY} (the default) is number {} with {:.3} x OPT", at + 1, live[at].ratio_to_opt)
+    });
+    format!(
+        "{asked}: of {} policies, {} misses least, {:.3} x OPT{default}\n",
+        live.len(),
+        best.policy,
+        best.ratio_to_opt
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_become_pages_of_the_trace() {
+        let header = Header { unit_bytes: 65_536, ..Header::default() };
+        assert_eq!(in_pages("25%, 16M,1000p,x", Some(&header)), "25%,256p,1000p,x");
+        assert_eq!(in_pages("16M", None), "16M");
+    }
 }

@@ -48,9 +48,10 @@ fn a_reference_string_becomes_a_table_and_json_and_a_page() {
     // The trace loops over three pages, with memory for two. LRU always misses. OPT misses every other time once the
     // memory is full.
     let lines: Vec<Vec<&str>> = outcome.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(lines[1][..4], ["lru", "66.7%", "2", "30"], "{outcome:?}");
-    assert_eq!(lines[2][..4], ["opt", "66.7%", "2", "16"], "{outcome:?}");
-    assert_eq!(lines[4][..4], ["lru", "100.0%", "3", "3"], "{outcome:?}");
+    assert_eq!(lines[1][..4], ["opt", "2p", "2", "16"], "{outcome:?}");
+    assert_eq!(lines[2][..4], ["lru", "2p", "2", "30"], "{outcome:?}");
+    assert_eq!(lines[4][..4], ["lru", "100%", "3", "3"], "{outcome:?}");
+    assert_eq!(lines.len(), 6, "one policy is no choice: {outcome:?}");
     let html = std::fs::read_to_string(page).unwrap();
     assert!(html.contains("<svg") && html.contains("<td>30</td>") && !html.contains("http"), "{html}");
     let outcome = place.run(command.args(["--json", "-"]));
@@ -68,6 +69,15 @@ fn a_trace_is_told_and_replayed_and_another_policys_is_told_apart() {
     for part in ["sweep <1>", "inserted by a write                  40", "records        116", "whole run      yes"] {
         assert!(outcome.stdout.contains(part), "{part:?} is not in {outcome:?}");
     }
+    let mut command = place.hanare();
+    command.args(["simulate", "policies", "--local", "16K,50%", "--policies", "auto,fifo,opt", "--trace"]).arg(&trace);
+    let outcome = place.run(&mut command);
+    let lines: Vec<Vec<&str>> = outcome.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[1][1..4], ["16K", "4", "40"], "{outcome:?}");
+    assert_eq!(lines[5][1..4], ["50%", "20", "40"], "{outcome:?}");
+    assert!(
+        outcome.stdout.contains("16K: of 2 policies, auto misses least, 1.000 x OPT, auto (the default) is number 1")
+    );
     let outcome = place.run(place.hanare().args(["trace", "replay"]).arg(&trace));
     assert!(outcome.code == Some(0) && outcome.stdout.contains("the same 38 victims"), "{outcome:?}");
     let mut records = sweep(40);
