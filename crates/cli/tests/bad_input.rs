@@ -26,7 +26,6 @@ fn flags_and_values_that_make_no_sense() {
     check(
         &place,
         &[
-            (&[], &[], 125, "no command"),
             (&["fly"], &[], 125, "'fly'"),
             (&["--bogus"], &[], 125, "--bogus"),
             (&["run"], &[], 125, "hanare run --help"),
@@ -84,6 +83,21 @@ fn flags_and_values_that_make_no_sense() {
             (&["run", "--far", "0", "true"], &[], 125, "--far"),
             (&["run", "true"], &[("HANARE_STATIC", "1")], 125, "HANARE_STATIC"),
             (&["run", "true"], &[("HANARE_LIB", "/no/such/lib")], 125, "HANARE_LIB"),
+        ],
+    );
+}
+
+#[test]
+fn what_was_meant_and_where_to_read_is_told() {
+    check(
+        &Place::with_library(),
+        &[
+            (&["trace"], &[], 125, "no command is given; see 'hanare trace --help'"),
+            (&["place", "--servers", "a", "--ranks", "0"], &[], 125, "give 1 or more; see 'hanare place --help'"),
+            (&["run", "--local", "lots", "true"], &[], 125, "see 'hanare run --help'"),
+            (&["run", "--policy", "lur", "true"], &[], 125, "did you mean 'lru'?"),
+            (&["run", "--mode", "threads", "true"], &[], 125, "did you mean 'thread'?"),
+            (&["launch", "-n", "1", "no-such-program"], &[], 127, "program not found in PATH"),
         ],
     );
 }

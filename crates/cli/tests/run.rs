@@ -271,3 +271,46 @@ fn a_script_runs_and_the_programs_own_preload_stays() {
     let ours = place.path("libhanare_preload.so");
     assert_eq!(outcome.stdout, format!("word {}:{}\n", ours.display(), other.display()), "{outcome:?}");
 }
+
+#[test]
+fn a_mistyped_variable_is_told_and_the_program_runs() {
+    let place = Place::with_library();
+    let outcome = place.run(place.hanare().args(["run", "echo", "ran"]).env("HANARE_LOCALL", "64M"));
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), "ran\n"), "{outcome:?}");
+    assert!(outcome.stderr.contains("HANARE_LOCALL (did you mean HANARE_LOCAL?) is ignored"), "{outcome:?}");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn too_few_open_files_are_told_with_the_limit() {
+    let place = Place::with_library();
+    let hanare = place.hanare();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -n 10; exec \"$0\" run true"]).arg(hanare.get_program());
+    shell.env("TMPDIR", place.path("tmp")).env("HANARE_LIB", place.path(""));
+    place.run(&mut shell).assert_refused(125, "raise `ulimit -n` (now 10). Hanare needs about 32");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn ranks_that_share_nothing_are_told() {
+    let place = Place::new();
+    let outcome = place.run(place.hanare().args(["launch", "-n", "2", "true"]));
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), ""), "{outcome:?}");
+    assert!(outcome.stderr.starts_with("hanare: no rank of true shared memory"), "{outcome:?}");
+}
+
+#[test]
+fn the_version_and_the_help_are_where_they_are_looked_for() {
+    let place = Place::new();
+    let version = format!("hanare {}\n", env!("CARGO_PKG_VERSION"));
+    for args in [&["--version"][..], &["version"], &["run", "-V"], &["trace", "record", "--version"]] {
+        let outcome = place.run(place.hanare().args(args));
+        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), version.as_str()), "{args:?}");
+    }
+    let outcome = place.run(&mut place.hanare());
+    assert!(
+        outcome.code == Some(0) && outcome.stdout.contains("Usage: hanare") && outcome.stderr.is_empty(),
+        "{outcome:?}"
+    );
+}

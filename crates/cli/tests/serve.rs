@@ -194,7 +194,7 @@ fn a_key_opens_and_nothing_else_does() {
 
 #[test]
 fn status_tells_what_a_server_holds_or_why_it_does_not_know() {
-    let place = Place::new();
+    let place = Place::with_library();
     let key = place.key("key", "0123456789abcdef0123456789abcdef");
     let wrong = place.key("wrong", "0123456789abcdef0123456789abcdeF");
     let socket = place.path("s");
@@ -221,6 +221,11 @@ fn status_tells_what_a_server_holds_or_why_it_does_not_know() {
             status(address, &flags).assert_refused(125, "key");
         }
     }
+    // A socket's name without a '/' is taken for a host. The message says how to write it.
+    let outcome = place.run(place.hanare().args(["status", "s"]).current_dir(place.path("")));
+    outcome.assert_refused(125, "or name the socket s in this directory by ./s");
+    let outcome = place.run(place.hanare().args(["run", "--server", "s", "true"]).current_dir(place.path("")));
+    outcome.assert_refused(125, "or name the socket s in this directory by ./s");
     served.stop(Signal::TERM);
     status(&tcp, &[]).assert_refused(125, &tcp);
     status("host:port", &[]).assert_refused(125, "port");
