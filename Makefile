@@ -24,7 +24,8 @@
 #   make results       the benchmarks whose figures SPECIFICATION.md has, into it  (benches/results.sh; an hour at rest)
 #   make workloads     the C programs the tests run                  (target/workloads)
 #   make shared-workloads  those on shared memory: laplace, lu, matmul, ...
-#   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR and DESTDIR say where
+#   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR, DOCDIR and DESTDIR say where
+#   make uninstall     removes what make install with the same variables has installed
 #   make clean
 #
 # CARGO_TARGET_DIR moves everything that is built. PROFILE (release) is what is built, measured and installed. TEST_PROFILE
@@ -44,6 +45,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+DOCDIR ?= $(PREFIX)/share/doc/hanare
 
 # An absolute path, because recipes below build in other folders.
 OUT := $(abspath $(TARGET))/workloads
@@ -205,17 +207,29 @@ python:
 
 # The preload library is nothing to link with: it lies where the command looks for it, whatever LIBDIR is.
 install: build
-	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/lib/hanare $(LIBDIR)/pkgconfig $(INCLUDEDIR))
-	install -m 755 $(BIN)/hanare $(DESTDIR)$(PREFIX)/bin/
-	install -m 755 $(BIN)/libhanare_preload.so $(DESTDIR)$(PREFIX)/lib/hanare/
-	install -m 755 $(BIN)/libhanare.so $(BIN)/libhanare_dsm.so $(DESTDIR)$(LIBDIR)/
+	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/lib/hanare $(LIBDIR)/pkgconfig $(INCLUDEDIR) $(DOCDIR)/examples)
+	install -s -m 755 $(BIN)/hanare $(DESTDIR)$(PREFIX)/bin/
+	install -s -m 755 $(BIN)/libhanare_preload.so $(DESTDIR)$(PREFIX)/lib/hanare/
+	install -s -m 755 $(BIN)/libhanare.so $(BIN)/libhanare_dsm.so $(DESTDIR)$(LIBDIR)/
 	install -m 644 include/*.h $(DESTDIR)$(INCLUDEDIR)/
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' \
-	    -e 's|@VERSION@|$(VERSION)|' packaging/hanare.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/hanare.pc
+	for name in hanare hanare-dsm; do \
+	    sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' \
+	        -e 's|@VERSION@|$(VERSION)|' packaging/$$name.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/$$name.pc; done
+	install -m 644 README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT docs/*.md $(DESTDIR)$(DOCDIR)/
+	install -m 644 examples/*.c $(DESTDIR)$(DOCDIR)/examples/
+
+# Removes what `make install` with the same PREFIX, LIBDIR, INCLUDEDIR and DESTDIR has installed, and nothing else.
+uninstall:
+	rm -f $(addprefix $(DESTDIR),$(PREFIX)/bin/hanare $(PREFIX)/lib/hanare/libhanare_preload.so \
+	    $(LIBDIR)/libhanare.so $(LIBDIR)/libhanare_dsm.so $(INCLUDEDIR)/dlmm.h $(INCLUDEDIR)/dsm.h \
+	    $(LIBDIR)/pkgconfig/hanare.pc $(LIBDIR)/pkgconfig/hanare-dsm.pc)
+	rm -rf $(DESTDIR)$(DOCDIR)
+	for folder in $(PREFIX)/lib/hanare $(LIBDIR)/pkgconfig; do \
+	    if [ -d $(DESTDIR)$$folder ]; then rmdir --ignore-fail-on-non-empty $(DESTDIR)$$folder; fi; done
 
 clean:
 	$(CARGO) clean
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
 .PHONY: all build demo test test-programs torture torture-servers worlds fuzz models check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
-    bench-servers bench-redundancy bench-shared bench-cluster results workloads shared-workloads python install clean
+    bench-servers bench-redundancy bench-shared bench-cluster results workloads shared-workloads python install uninstall clean

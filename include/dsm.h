@@ -11,7 +11,7 @@
  *         dsm_shutdown();
  *     }
  *
- *     cc example.c -lhanare_dsm -o example
+ *     cc example.c $(pkg-config --cflags --libs hanare-dsm) -o example
  *     hanare launch -n 4 -- ./example
  *
  * Every rank runs the same program and makes the same calls in the same order with the same arguments, except for

@@ -105,3 +105,49 @@ fn a_lost_server_ends_the_example_with_its_name() {
     server.kill();
     run.finish(std::time::Duration::from_secs(5)).assert_ended_by_us(120, &address);
 }
+
+/// Checks that the programs of the README compile as it says, against an installation, and that nothing of the
+/// installation is left after `make uninstall`.
+#[test]
+fn the_examples_compile_run_and_the_installation_can_be_removed() {
+    let place = Place::new();
+    installed_example(&place);
+    let prefix = place.path("prefix");
+    let root = &built().root;
+    let readme = std::fs::read_to_string(root.join("README.md")).expect("the README");
+    let source = std::fs::read_to_string(root.join("examples/far.c")).expect("an example");
+    let shown: String = source
+        .lines()
+        .skip(1)
+        .map(|line| if line.is_empty() { "\n".into() } else { format!("    {line}\n") })
+        .collect();
+    assert!(readme.contains(&shown), "the README does not have examples/far.c as it is");
+    let path = format!("{}:/usr/bin:/bin", prefix.join("bin").display());
+    for (name, package, sum) in [("far", "hanare", "35184367894528"), ("shared", "hanare-dsm", "549755289600")] {
+        let script = format!(
+            "cc -std=c11 -Wall -Wextra -Werror {0}/examples/{name}.c $(pkg-config --cflags --libs {package}) -o {1}",
+            root.display(),
+            place.path(name).display()
+        );
+        let mut cc = Command::new("sh");
+        cc.args(["-ec", &script]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+        assert!(cc.status().expect("sh runs").success(), "{script}");
+        let mut command = match name {
+            "far" => place.command(place.path(name)),
+            _ => place.command(prefix.join("bin/hanare")),
+        };
+        match name {
+            "far" => command.args(["--local", "16M"]),
+            _ => command.args(["launch", "-n", "2", "--"]).arg(place.path(name)),
+        };
+        let outcome = place.run(command.env("PATH", &path));
+        outcome.assert_well(name);
+        assert_eq!(outcome.text(), format!("the sum is {sum}\n"));
+    }
+    let mut uninstall = Command::new("make");
+    uninstall.args(["--silent", "uninstall"]).current_dir(root).arg(format!("PREFIX={}", prefix.display()));
+    assert!(uninstall.env("CARGO_TARGET_DIR", &built().target).status().expect("make runs").success());
+    let left = Command::new("find").arg(&prefix).args(["-type", "f"]).output().expect("find runs");
+    assert_eq!(String::from_utf8_lossy(&left.stdout), "", "left behind");
+    place.assert_nothing_left();
+}
