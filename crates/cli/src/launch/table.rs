@@ -1,65 +1,68 @@
-//! Prints the counters of each rank as a table. The times of memory barriers and fault handlers are split as in the
-//! paper on SCASH.
+//! Prints the most important counters of each rank as a table.
 
-use std::fmt::Write;
-
+use hanare_settings::human_size;
 use serde_json::Value;
 
-/// The columns. Each has its heading, its key in the ranks' counters, and the divisor that converts the counter to its
-/// unit.
-const COLUMNS: [(&str, &str, f64); 17] = [
-    ("barriers", "barriers", 1.0),
-    ("barrier ms", "barrier_ns", 1e6),
-    ("update ms", "update_ns", 1e6),
-    ("read faults", "read_faults", 1.0),
-    ("write faults", "write_faults", 1.0),
-    ("fault ms", "fault_ns", 1e6),
-    ("share ms", "share_ns", 1e6),
-    ("shares", "page_shares", 1.0),
-    ("updates", "page_updates", 1.0),
-    ("diffs", "diffs", 1.0),
-    ("locks", "locks", 1.0),
-    ("frames", "frames_sent", 1.0),
-    ("sent KiB", "bytes_sent", 1024.0),
-    ("dropped", "pages_dropped", 1.0),
-    ("out", "pages_out", 1.0),
-    ("written", "pages_out_written", 1.0),
-    ("back", "pages_back", 1.0),
+/// A column of the table.
+struct Column {
+    heading: &'static str,
+    width: usize,
+    /// Key in the ranks' counters.
+    key: &'static str,
+    kind: Kind,
+}
+
+/// What a counter counts.
+enum Kind {
+    Number,
+    Ns,
+    Bytes,
+}
+
+/// The columns that matter most. With the ranks' numbers, they fit 80 columns of a terminal. `--stats-json` has all
+/// counters.
+const COLUMNS: [Column; 6] = [
+    Column { heading: "barriers", width: 10, key: "barriers", kind: Kind::Number },
+    Column { heading: "barrier ms", width: 12, key: "barrier_ns", kind: Kind::Ns },
+    Column { heading: "read faults", width: 13, key: "read_faults", kind: Kind::Number },
+    Column { heading: "write faults", width: 14, key: "write_faults", kind: Kind::Number },
+    Column { heading: "fault ms", width: 12, key: "fault_ns", kind: Kind::Ns },
+    Column { heading: "sent", width: 12, key: "bytes_sent", kind: Kind::Bytes },
 ];
 
 /// Returns the table of the counters. `counts` is a JSON array with an object for each rank that reached
-/// `dsm_shutdown`. Barrier time includes update time, and fault time includes share time.
+/// `dsm_shutdown`.
 pub(super) fn table(counts: &str, ranks: u16) -> String {
     let rows: Vec<Value> = serde_json::from_str(counts).unwrap_or_default();
     let mut out = format!("{:>5}", "rank");
-    for (heading, ..) in COLUMNS {
-        let _ = write!(out, "  {heading:>12}");
-    }
+    out.extend(COLUMNS.iter().map(|Column { heading, width, .. }| format!("{heading:>width$}")));
     out.push('\n');
-    let mut sums = [0.0; COLUMNS.len()];
+    let mut sums = [0_u64; COLUMNS.len()];
     for row in &rows {
-        let _ = write!(out, "{:>5}", row["rank"].as_u64().unwrap_or_default());
-        for ((_, key, unit), sum) in COLUMNS.iter().zip(&mut sums) {
-            let figure = row[key].as_f64().unwrap_or_default() / unit;
-            *sum += figure;
-            let _ = write!(out, "  {}", cell(figure, *unit));
+        out += &format!("{:>5}", row["rank"].as_u64().unwrap_or_default());
+        for (column, sum) in COLUMNS.iter().zip(&mut sums) {
+            let figure = row[column.key].as_u64().unwrap_or_default();
+            *sum = sum.saturating_add(figure);
+            out += &cell(column, figure);
         }
         out.push('\n');
     }
-    let _ = write!(out, "{:>5}", "all");
-    for ((.., unit), sum) in COLUMNS.iter().zip(sums) {
-        let _ = write!(out, "  {}", cell(sum, *unit));
-    }
-    out.push('\n');
+    out += &format!("{:>5}", "all");
+    out.extend(COLUMNS.iter().zip(sums).map(|(column, sum)| cell(column, sum)));
+    out += "\n--stats-json FILE writes all counters\n";
     if rows.len() < usize::from(ranks) {
-        let _ = writeln!(out, "{} of {ranks} ranks did not reach dsm_shutdown", usize::from(ranks) - rows.len());
+        out += &format!("{} of {ranks} ranks did not reach dsm_shutdown\n", usize::from(ranks) - rows.len());
     }
     out
 }
 
-fn cell(figure: f64, unit: f64) -> String {
-    let digits = if unit > 1.0 { 3 } else { 0 };
-    format!("{figure:>12.digits$}")
+fn cell(column: &Column, figure: u64) -> String {
+    let text = match column.kind {
+        Kind::Number => figure.to_string(),
+        Kind::Ns => format!("{:.3}", figure as f64 / 1e6),
+        Kind::Bytes => human_size(figure),
+    };
+    format!(" {text:>width$}", width = column.width - 1)
 }
 
 #[cfg(test)]
@@ -75,6 +78,7 @@ mod tests {
         assert_eq!(lines[1][..3], ["0", "3", "1.500"]);
         assert_eq!(lines[2][..3], ["2", "4", "0.500"]);
         assert_eq!(lines[3][..3], ["all", "7", "2.000"]);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.ends_with("1 of 3 ranks did not reach dsm_shutdown\n"));
     }
 }
