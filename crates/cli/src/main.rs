@@ -7,6 +7,8 @@
 
 mod bench;
 mod doctor;
+#[cfg(test)]
+mod examples;
 mod key;
 mod launch;
 mod leftover;

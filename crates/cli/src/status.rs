@@ -318,7 +318,10 @@ mod tests {
         let sheet = Sheet::new(&endpoint, &status, &[session(Transport::SameHost), session(Transport::Unix)]);
         let json = serde_json::to_value(&sheet).unwrap();
         assert!(json["client_quota_bytes"].is_null() && json["sessions"][0]["read_bytes"].is_null(), "{json}");
-        assert_eq!((&json["memory_used_bytes"], &json["memory_free_bytes"]), (&(16 << 20).into(), &(1008 << 20).into()));
+        assert_eq!(
+            (&json["memory_used_bytes"], &json["memory_free_bytes"]),
+            (&(16 << 20).into(), &(1008 << 20).into())
+        );
         assert_eq!(json["sessions"][1]["read_bytes_per_s"], 1536);
         assert_eq!((json["sessions"][1]["bytes"].as_u64(), json["server"].as_str()), (Some(10 << 20), Some("unix:/s")));
     }
