@@ -223,8 +223,9 @@ uninstall:
 	rm -f $(addprefix $(DESTDIR),$(PREFIX)/bin/hanare $(PREFIX)/lib/hanare/libhanare_preload.so \
 	    $(LIBDIR)/libhanare.so $(LIBDIR)/libhanare_dsm.so $(INCLUDEDIR)/dlmm.h $(INCLUDEDIR)/dsm.h \
 	    $(LIBDIR)/pkgconfig/hanare.pc $(LIBDIR)/pkgconfig/hanare-dsm.pc)
-	rm -rf $(DESTDIR)$(DOCDIR)
-	for folder in $(PREFIX)/lib/hanare $(LIBDIR)/pkgconfig; do \
+	rm -f $(addprefix $(DESTDIR)$(DOCDIR)/,README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(notdir $(wildcard docs/*.md)) \
+	    $(wildcard examples/*.c))
+	for folder in $(DOCDIR)/examples $(DOCDIR) $(PREFIX)/lib/hanare $(LIBDIR)/pkgconfig; do \
 	    if [ -d $(DESTDIR)$$folder ]; then rmdir --ignore-fail-on-non-empty $(DESTDIR)$$folder; fi; done
 
 clean:
