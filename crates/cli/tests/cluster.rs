@@ -188,8 +188,8 @@ fn an_interrupted_run_leaves_no_file_and_the_old_one_as_it_was() {
         command.arg("--json").arg(out.join("old.json")).arg("--html").arg(out.join("new.html"));
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let pid = child.id();
-        // Waits until the command catches signals. Then it is about to simulate.
-        until("signals are caught", || catches(pid, signal));
+        // The command catches SIGHUP last. A signal has no effect until its own registration has ended.
+        until("signals are caught", || catches(pid, Signal::HUP));
         send(pid, signal);
         let stderr = child.stderr.take().unwrap();
         assert_eq!(wait(&mut child).code(), Some(128 + signal.as_raw()));
