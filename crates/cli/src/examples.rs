@@ -17,7 +17,7 @@ const STAND_INS: [(&str, &str); 9] = [
     ("SECTION.NAME=V1,V2", "costs.disk_clk=1,2"),
 ];
 
-/// Default of `-b` of `workloads/lu.c`, of which `-n` must be a multiple.
+/// Default of `-b` of `workloads/lu.c`. Its `-n` must be a multiple of it.
 const LU_BLOCK: u64 = 32;
 
 /// Returns the words of a command line as a shell would take them, up to its end: a pipe, a redirection or a comment.

@@ -334,7 +334,7 @@ fn item(label: &str, parts: &[String]) -> String {
     text + &line + "\n"
 }
 
-/// Returns a time as text, in the largest unit of which there is at least one.
+/// Returns a time as text, in the largest unit in which it is at least 1.
 fn duration(us: f64) -> String {
     match us {
         1e6.. => format!("{:.1} s", us / 1e6),

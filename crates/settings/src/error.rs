@@ -41,7 +41,7 @@ pub enum SettingsError {
     /// The name of the policy or prefetcher is unknown, and is much like a known one.
     #[error("no {what} is called '{name}'; did you mean '{near}'? 'hanare run --{flag} help' lists all")]
     Mistyped {
-        /// What has the name.
+        /// The kind of thing that is named: a replacement policy or a prefetcher.
         what: &'static str,
         /// The flag that takes the name, without its dashes.
         flag: &'static str,

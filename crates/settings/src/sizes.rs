@@ -1,7 +1,7 @@
 //! How sizes are shown to people.
 
-/// Returns a measured size as text for people: in the largest unit (KiB, MiB, GiB, TiB) of which there is at least one,
-/// with one decimal digit if the number is not whole. Such text is for output only. A size that a user may type is
+/// Returns a measured size as text for people, in the largest unit (KiB, MiB, GiB, TiB) in which it is at least 1. The
+/// number has one decimal digit if it is not whole. Such text is for output only. A size that a user may type is
 /// printed by [`format_size`](crate::format_size).
 #[must_use]
 pub fn human_size(bytes: u64) -> String {

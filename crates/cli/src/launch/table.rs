@@ -12,7 +12,7 @@ struct Column {
     kind: Kind,
 }
 
-/// What a counter counts.
+/// The unit of a counter.
 enum Kind {
     Number,
     Ns,
