@@ -17,10 +17,13 @@ impl Pager {
         self.locked
     }
 
-    /// Returns whether a range may be locked, so that at most 1/[`limits::LOCKED_PART`] of the budget is locked then.
+    /// Returns whether a range may be locked. At most 1/[`limits::LOCKED_PART`] of the budget may be locked, and the smallest
+    /// budget must fit beside it in half of the budget.
     #[must_use]
     pub fn may_lock(&self, first: u32, end: u32) -> bool {
-        let (end, most) = (end.min(self.geometry.units), self.budget_set / limits::LOCKED_PART);
+        let end = end.min(self.geometry.units);
+        let half = self.budget_set / 2;
+        let most = (self.budget_set / limits::LOCKED_PART).min(half.saturating_sub(limits::BUDGET_PAGES_MIN));
         let not_yet = |unit: &u32| !self.has(self.head(*unit), LOCKED);
         end.saturating_sub(first) <= most && self.locked + (first..end).filter(not_yet).count() as u32 <= most
     }

@@ -1,7 +1,7 @@
 //! Disturbances of a program: changes of the budget, ticks, kinds of pages, and transfers that pin pages.
 
 use hanare_paging::kinds::Kind;
-use hanare_paging::{Event, PageId, Progress, State};
+use hanare_paging::{Event, PageId, Progress, State, limits};
 
 use super::World;
 
@@ -63,6 +63,8 @@ impl World {
         let first = self.random.below(u64::from(self.shape.units)) as u32;
         let end = (first + 1 + self.random.below(u64::from(2 * self.shape.block_units)) as u32).min(self.shape.units);
         if !(first..end).any(|unit| self.discarding.contains(&unit)) && self.pager.may_lock(first, end) {
+            let locked = self.pager.locked_units() + limits::BUDGET_PAGES_MIN;
+            assert!(locked <= self.budget_set / 2, "locked pages leave no room after a fork");
             let end = match self.step(Event::Lock { first, end }) {
                 Progress::Done => end,
                 Progress::Continue(unit) | Progress::Busy(unit) => unit,
