@@ -111,7 +111,7 @@ pub enum Event {
         end: u32,
     },
     /// The pages of these units must not be evicted from now on, wherever they are. A huge page that lies only partly in
-    /// the range is split. Only a discard, [`Event::Unused`] and [`Event::Unlock`] end this. A fork's child inherits it.
+    /// the range is split. Only a discard, [`Event::Unused`] and [`Event::Unlock`] end this.
     /// A step covers at most [`limits::DISCARD_UNITS_MAX`] units, like [`Event::Discard`]. The caller has asked
     /// [`crate::Pager::may_lock`] before.
     Lock {

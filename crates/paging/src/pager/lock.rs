@@ -34,6 +34,16 @@ impl Pager {
         self.locked > 0 && (first..end.min(self.geometry.units)).any(|unit| self.has(self.head(unit), LOCKED))
     }
 
+    /// Ends the locks of all pages, in a forked child.
+    pub fn unlock_all(&mut self) {
+        let mut unit = 0;
+        while self.locked > 0 && unit < self.geometry.units {
+            let page = self.head(unit);
+            self.unlock_page(page);
+            unit = page.0 + self.span(page);
+        }
+    }
+
     pub(super) fn lock(&mut self, first: u32, end: u32, actions: &mut Actions) -> Progress {
         let end = end.min(self.geometry.units);
         let stop = end.min(first.saturating_add(limits::DISCARD_UNITS_MAX));

@@ -157,9 +157,10 @@ impl<V: View, S: Store> Engine<V, S> {
     }
 
     /// Takes the engine apart: returns its view, its store and all other parts. A forked child calls this method. The
-    /// child has no other thread, so no other code uses the engine.
+    /// child has no other thread, so no other code uses the engine. Locks end, as the kernel's do.
     pub(crate) fn apart(self) -> (Kept, V, S) {
-        let Core { pager, accounts, .. } = self.core.into_inner();
+        let Core { mut pager, accounts, .. } = self.core.into_inner();
+        pager.unlock_all();
         let kept = Kept {
             pager,
             works: self.works.into_inner(),
