@@ -1,8 +1,7 @@
 //! Locked ranges: far memory that stays in this process, as mlock asks.
 //!
 //! Whole units are locked, so bytes beside the range may be locked with it. At most a quarter of the budget may be locked.
-//! A lock ends when the units are unlocked, discarded or freed. A forked child
-//! has no locks.
+//! A lock ends when the units are unlocked, discarded or freed. A forked child has no locks.
 
 use crate::process::{State, inside, offset_of, ready, state};
 
