@@ -1,8 +1,7 @@
 //! `madvise`, `process_madvise`, `mseal` and `mbind`. On far memory, each call is carried out, accepted as a hint, or
 //! refused.
 //!
-//! - DONTNEED, FREE and DONTNEED_LOCKED discard the contents immediately. On locked memory, only DONTNEED_LOCKED does;
-//!   the others fail with `EINVAL`. WILLNEED fetches pages while there is room.
+//! - DONTNEED, FREE and DONTNEED_LOCKED discard the contents immediately. Locked memory stays locked. WILLNEED fetches pages while there is room.
 //!   POPULATE_READ and POPULATE_WRITE access every page before they return. With a small budget, the first pages may be
 //!   evicted by then.
 //! - DONTDUMP marks secrets: such memory is locked, up to 16 MiB a call, if the budget permits it.
@@ -51,10 +50,9 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
         // FREE allows the kernel to drop the pages at any time before the next write. Hanare drops the pages
         // immediately.
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => {
+            // The kernel refuses the first two where memory is locked by mlock. Here it may be locked by MADV_DONTDUMP alone,
+            // where the kernel drops it. A program that ignores a refusal would read old bytes for zeroes.
             let is_locked = far::is_locked(range.start, range.len());
-            if is_locked && advice != libc::MADV_DONTNEED_LOCKED {
-                return Err(libc::EINVAL);
-            }
             // SAFETY: the program gives up the contents of the range, as madvise(2) says.
             unsafe { far::discard(range.start, range.len()) };
             if is_locked {
