@@ -6,7 +6,8 @@
 #   make test-programs  real programs in every trap mode, compared with themselves; installs them  (tests/programs; hours)
 #   make torture       MINUTES (60) of checking programs with random settings and disturbances from SEED (1)  (tests/torture)
 #   make torture-servers  MINUTES of kills, stops, cut and corrupt links to SERVERS (4) from SEED, with REDUNDANCY (mirror)
-#   make worlds        the engine over a view and a store that fail, by ten thousand seeds
+#   make worlds        the engine over a view and a store that fail, and redundant pages over servers that are lost, each
+#                      by ten thousand seeds
 #   make fuzz          MINUTES (10) of coverage-guided fuzzing for each decoder of outside bytes  (scripts/fuzz; wants c++)
 #   make models        every interleaving of the lock-free parts, within a bound of preemptions  (models)
 #   make sanitize      tests under the address sanitizer, and those of locks under the thread sanitizer
@@ -93,6 +94,7 @@ torture-servers: build
 worlds:
 	@scripts/need cargo cc
 	$(CARGO) test --profile $(TEST_PROFILE) -p hanare --lib -- --ignored engine::world
+	HANARE_TEST_SEEDS=10000 HANARE_TEST_STEPS=10000 $(CARGO) test --release -p hanare-store --lib -- redundant::machine::world
 
 # New inputs and failures stay in $(TARGET)/fuzz; FUZZ_FLAGS="ranks diffs" leaves the other targets out.
 fuzz: MINUTES = 10
