@@ -56,6 +56,20 @@ fn pages_beside_the_allocated_memory_come_to_rest() {
     }
 }
 
+/// Slots lie anywhere in the memory of a private server, however little of it is left when a child starts. And no process
+/// is granted so many slots ahead of need that the others have too few.
+#[test]
+fn children_share_a_server_that_is_nearly_full() {
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        for page_size in ["4K", "64K", "256K"] {
+            let place = Place::new();
+            let room = ["--memory", "88M", "--spill", "none"];
+            forks(&place, &[&["--mode", mode, "--page-size", page_size], &room[..]].concat(), "8M");
+            place.assert_nothing_left();
+        }
+    }
+}
+
 /// If memory was never evicted, a child inherits it through the kernel's own fork. At the fork, no page of this memory
 /// may be unmapped, neither for reference sampling nor because the processes now share the budget.
 #[test]

@@ -241,6 +241,7 @@ fn a_clone_is_granted_what_its_original_is() {
     use_slots(&parent, &runs, 1);
     let mut child = parent.open_clone().expect("a clone");
     assert_eq!((server.status().sessions, server.status().slots), (2, 80));
+    assert_eq!(child.memory_bytes, 4 << 20, "the slots lie anywhere in the file, though no memory is left");
     for run in &runs {
         let word = |slot: u64| (1 << 40 | (run.place as u64) << 32 | slot).to_le_bytes();
         let (last, mut bytes) = (u64::from(run.first_slot + run.count) - 1, vec![0; 65536]);

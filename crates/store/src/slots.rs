@@ -27,11 +27,14 @@ mod fork;
 mod sealed;
 mod shared;
 
-/// The minimum number of bytes of slots in one request. A request asks for as many bytes as were granted so far, but
-/// for at most [`GRANT_BYTES_MAX`].
+/// The minimum number of bytes of slots in one request, while the server has much free space. A request asks for as many
+/// bytes as were granted so far, but for at most [`GRANT_BYTES_MAX`].
 const GRANT_BYTES_MIN: usize = 4 << 20;
 /// The maximum number of bytes of slots in one request.
 const GRANT_BYTES_MAX: usize = 64 << 20;
+/// The part of the server's free space, as a divisor, that is asked for at most at once. Slots that one process has been
+/// granted ahead of need are of no use to the others of its run.
+const GRANT_PART: u64 = 16;
 /// The bit in a slot number which says that the slot is in the spill file.
 const SPILLED: u32 = 1 << 31;
 /// The time in nanoseconds for which slots must stay free before some are given back to the server. Slots that coming
@@ -130,7 +133,8 @@ impl Slots {
         wait_word: &'static AtomicU32,
     ) -> Result<Self, SlotsError> {
         let slot_bytes = attachment.slot_size as usize;
-        let len = (attachment.capacity_bytes as usize).next_multiple_of(2 << 20) + (2 << 20);
+        // The whole file: the session's capacity may be less, but its slots lie anywhere in the file.
+        let len = (attachment.memory_bytes as usize).max(slot_bytes);
         let mapping = Mapping::shared(attachment.memfd.as_fd(), 0, len)?;
         for advice in [Advice::DontFork, Advice::DontDump] {
             // SAFETY: `mapping` is a new mapping of our own, and the advice changes no contents.
@@ -389,7 +393,8 @@ impl Slots {
     fn grant_slots(&self) -> u32 {
         let bounds = (GRANT_BYTES_MIN.max(self.slot_bytes), GRANT_BYTES_MAX);
         let so_far = self.granted_slots.load(Relaxed) as usize * self.slot_bytes;
-        (so_far.clamp(bounds.0, bounds.1) / self.slot_bytes) as u32
+        let part = (self.left_bytes.load(Relaxed) / GRANT_PART) as usize;
+        (so_far.clamp(bounds.0, bounds.1).min(part).max(self.slot_bytes) / self.slot_bytes) as u32
     }
 
     /// Returns the number of free slots below which more are requested. It is 0 before the first page is written.

@@ -4,6 +4,7 @@
 //! The client copies a page to or from its slot by itself, without a request. It sends requests only to get slots or to
 //! return slots, many at a time. The client keeps the table that maps pages to slots.
 
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -27,6 +28,8 @@ pub struct Attachment {
     /// The file of the slots in memory. Its fixed size is the server's whole memory limit, so a client can map it once
     /// for all later slots. The client may use only slots that the server has granted.
     pub memfd: OwnedFd,
+    /// Size of `memfd`, in bytes. The server grants slots anywhere in it.
+    pub memory_bytes: u64,
     /// The spill file, which holds the slots on disk. `None` if the server has no spill directory. The file grows, so
     /// the client must not map it. It reads and writes the file with system calls.
     pub spill: Option<OwnedFd>,
@@ -100,8 +103,12 @@ impl Attachment {
         match (memfd, door) {
             (Some(memfd), Some(door)) if header.kind == Kind::Attached && has_spill == spill.is_some() => {
                 let capacity_bytes = welcome.capacity_bytes;
+                let memory = File::from(memfd);
+                let meta = memory.metadata();
+                let meta = meta.map_err(|source| LinkError::Io { what: "asking for the size of the slots", source })?;
                 Ok(Attachment {
-                    memfd,
+                    memfd: memory.into(),
+                    memory_bytes: meta.len(),
                     spill,
                     door,
                     slot_size,
@@ -135,11 +142,20 @@ impl Attachment {
         let mut count = 0;
         let mut slots = 0;
         for (into, run) in runs.iter_mut().zip(Grant::decode_runs(&payload[..length]).ok_or_else(garbage)?) {
-            *into = run.filter(|run| run.place == Place::Memory || self.spill.is_some()).ok_or_else(garbage)?;
+            *into = run.filter(|run| self.has(run)).ok_or_else(garbage)?;
             slots += u64::from(into.count);
             count += 1;
         }
         if (1..=u64::from(n_slots)).contains(&slots) { Ok(count) } else { Err(garbage()) }
+    }
+
+    /// Checks whether the slots of a run lie in the files of this session.
+    fn has(&self, run: &Grant) -> bool {
+        let end = (u64::from(run.first_slot) + u64::from(run.count)) * u64::from(self.slot_size);
+        match run.place {
+            Place::Memory => end <= self.memory_bytes,
+            Place::Spill => self.spill.is_some(),
+        }
     }
 
     /// Gives back at most [`GRANT_RUNS_MAX`] runs of granted slots and waits for the server's answer. The bytes of

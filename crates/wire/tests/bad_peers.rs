@@ -363,6 +363,7 @@ fn a_server_on_this_host_that_still_runs_is_waited_for_and_one_that_ends_is_not(
         let mut request = [0; HEADER_BYTES];
         stream.read_exact(&mut request).expect("an ATTACH");
         let file = tempfile::tempfile().expect("a file");
+        file.set_len(9 * 4096).expect("nine slots");
         let socket = Socket::new(stream.try_clone().expect("a copy").into(), None).expect("a socket");
         socket.send_files(&Header::bare(Kind::Attached, 0).encode(), &[file.as_fd(), file.as_fd()]).expect("sent");
         let mut asked = || {
@@ -374,10 +375,15 @@ fn a_server_on_this_host_that_still_runs_is_waited_for_and_one_that_ends_is_not(
         let answer = Header { length: GRANT_BYTES as u32, ..Header::bare(Kind::Grant, asked()) };
         std::thread::sleep(SILENT_DEFAULT + Duration::from_millis(500));
         socket.send_all(&[IoSlice::new(&answer.encode()), IoSlice::new(&grant.encode())]).expect("sent");
+        let answer = Header { tag: asked(), ..answer };
+        let beyond = Grant { first_slot: 8, ..grant };
+        socket.send_all(&[IoSlice::new(&answer.encode()), IoSlice::new(&beyond.encode())]).expect("sent");
         asked();
     });
     let mut link = Attachment::open(&path, 4096).expect("attached");
     assert_eq!(link.grant(2).expect("a late grant"), [grant]);
+    let error = link.grant(2).expect_err("the file has no slot 9");
+    assert!(matches!(error, LinkError::Garbage { .. }), "{error:?}");
     let start = Instant::now();
     let error = link.grant(2).expect_err("the server ends");
     assert!(matches!(error, LinkError::Closed) && start.elapsed() < SOON, "{error:?}");
