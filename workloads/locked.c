@@ -4,6 +4,7 @@
  * it is killed. HOW is
  *   mlock, mlock2, number  how the memory is locked: by a function, with MLOCK_ONFAULT, or by the number of the call
  *   dontdump               by MADV_DONTDUMP
+ *   within                 by MADV_DONTDUMP, within a large mapping that is then dropped as a whole
  *   child                  by mlock, and a child and its parent go on with it
  *   unlocked               by mlock, until munlock ends it
  *   all                    by mlock, until munlockall ends it
@@ -52,7 +53,7 @@ static void lock(const char *how) {
         CALL(mlock2(secret, size, MLOCK_ONFAULT) == 0);
     } else if (!strcmp(how, "number")) {
         CALL(syscall(SYS_mlock, secret + 1, size - 2) == 0);
-    } else if (!strcmp(how, "dontdump")) {
+    } else if (!strcmp(how, "dontdump") || !strcmp(how, "within")) {
         CALL(madvise(secret, size, MADV_DONTDUMP) == 0);
     } else if (strcmp(how, "none") != 0) {
         CALL(mlock(secret, size) == 0);
@@ -66,6 +67,13 @@ static void drop(const char *how) {
         check_zero(secret, size, "after MADV_DONTNEED");
     else
         REQUIRE(errno == EINVAL && strcmp(how, "dontdump") != 0, "MADV_DONTNEED: %s", strerror(errno));
+    fill();
+}
+
+static void drop_around(char *start) {
+    memset(start, 7, OTHER);
+    CALL(madvise(start, OTHER, MADV_DONTNEED) == 0);
+    check_zero(start, OTHER, "after MADV_DONTNEED of the whole");
     fill();
 }
 
@@ -91,8 +99,12 @@ int main(int argc, char **argv) {
     size = parse_size(argv[2]);
     other = map(OTHER);
     fill_words(other, OTHER / 8, 1, 0);
-    secret = map(size);
+    int is_within = !strcmp(how, "within");
+    char *around = map(is_within ? OTHER : size);
+    secret = around + (is_within ? 4 * MIB : 0);
     lock(how);
+    if (is_within)
+        drop_around(around);
     fill();
     use_other_memory();
     check("after other memory");

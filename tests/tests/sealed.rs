@@ -183,6 +183,8 @@ fn locked_memory_stays_in_the_process() {
             ("mlock2", "64K", false),
             ("number", "4K", false),
             ("dontdump", "auto", false),
+            ("within", "4K", false),
+            ("within", "auto", false),
             ("unlocked", "4K", true),
             ("all", "auto", true),
             ("none", "4K", true),

@@ -50,15 +50,8 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
         // FREE allows the kernel to drop the pages at any time before the next write. Hanare drops the pages
         // immediately.
         libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_DONTNEED_LOCKED => {
-            // The kernel refuses the first two where memory is locked by mlock. Here it may be locked by MADV_DONTDUMP alone,
-            // where the kernel drops it. A program that ignores a refusal would read old bytes for zeroes.
-            let is_locked = far::is_locked(range.start, range.len());
             // SAFETY: the program gives up the contents of the range, as madvise(2) says.
-            unsafe { far::discard(range.start, range.len()) };
-            if is_locked {
-                // A discard ends the lock of the pages.
-                far::lock(range.start, range.len())?;
-            }
+            unsafe { discard(range) };
         }
         // Ignored: where the budget has no room, the memory stays as it is.
         libc::MADV_DONTDUMP if range.len() <= SECRET_MAX => _ = far::lock(range.start, range.len()),
@@ -82,6 +75,29 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
         _ => return Err(libc::EINVAL),
     }
     if far::is_allocated(range.start, range.len()) { Ok(()) } else { Err(libc::ENOMEM) }
+}
+
+/// Discards the contents of a range. What is locked in it stays locked.
+///
+/// The kernel refuses to discard memory that mlock has locked. Here it may be locked by MADV_DONTDUMP alone, and the kernel
+/// discards that. A program that ignores a refusal would read old bytes for zeroes.
+///
+/// # Safety
+/// The program gives up the contents of the range.
+unsafe fn discard(range: Range) {
+    let mut at = range.start;
+    while let Some((start, end)) = far::locked_run(at, range.end - at) {
+        // SAFETY: both parts lie in the range.
+        unsafe {
+            far::discard(at, start - at);
+            far::discard(start, end - start);
+        }
+        // A discard ends the lock of the pages.
+        far::lock_again(start, end - start);
+        at = end;
+    }
+    // SAFETY: the rest of the range lies in it.
+    unsafe { far::discard(at, range.end - at) };
 }
 
 /// Longest range that counts as a secret when the program excludes it from core dumps, in bytes. Programs exclude large

@@ -52,7 +52,7 @@ pub(crate) unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_in
     };
     let far = |part: Range| {
         far::unlock(part.start, part.len());
-        Ok(())
+        if far::is_allocated(part.start, part.len()) { Ok(()) } else { Err(libc::ENOMEM) }
     };
     status(match with_far(addr as usize, len) {
         None => near(addr as usize, len),
@@ -64,7 +64,8 @@ pub(crate) unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_in
 /// it succeeds and locks nothing.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn mlockall(flags: c_int) -> c_int {
-    if far::active() {
+    let is_valid = flags & !(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) == 0;
+    if far::active() && is_valid && flags & (libc::MCL_CURRENT | libc::MCL_FUTURE) != 0 {
         return status(if keeping_errno(far::seals) { Ok(()) } else { Err(libc::ENOMEM) });
     }
     // SAFETY: mlockall changes neither the contents nor the place of memory.

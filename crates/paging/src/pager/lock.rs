@@ -28,10 +28,13 @@ impl Pager {
         end.saturating_sub(first) <= most && self.locked + (first..end).filter(not_yet).count() as u32 <= most
     }
 
-    /// Returns whether any unit of a range is locked.
+    /// Returns the first run of locked units in a range, as its first unit and the one past its last.
     #[must_use]
-    pub fn meets_locked(&self, first: u32, end: u32) -> bool {
-        self.locked > 0 && (first..end.min(self.geometry.units)).any(|unit| self.has(self.head(unit), LOCKED))
+    pub fn locked_run(&self, first: u32, end: u32) -> Option<(u32, u32)> {
+        let end = end.min(self.geometry.units);
+        let is_locked = |unit: &u32| self.has(self.head(*unit), LOCKED);
+        let first = (first..end).filter(|_| self.locked > 0).find(is_locked)?;
+        Some((first, (first..end).find(|unit| !is_locked(unit)).unwrap_or(end)))
     }
 
     /// Ends the locks of all pages, in a forked child.

@@ -172,7 +172,7 @@ impl World {
         // This check visits every unit, so large worlds perform it rarely.
         if self.shape.units < 1000 || self.steps.is_multiple_of(512) {
             self.check_touched();
-            let is_locked = |unit: &u32| self.pager.meets_locked(*unit, *unit + 1);
+            let is_locked = |unit: &u32| self.pager.locked_run(*unit, *unit + 1).is_some();
             assert_eq!((0..self.shape.units).filter(is_locked).count() as u32, self.pager.locked_units());
         }
         progress
@@ -274,7 +274,8 @@ impl World {
 
     /// Checks that no locked page is evicted, but for a fork that needs all pages away.
     fn check_locked(&self, event: Event) {
-        assert!(self.locked.iter().all(|&unit| self.pager.meets_locked(unit, unit + 1)), "a page lost its lock");
+        let is_locked = |&unit: &u32| self.pager.locked_run(unit, unit + 1) == Some((unit, unit + 1));
+        assert!(self.locked.iter().all(is_locked), "a page lost its lock");
         for action in self.actions.as_slice() {
             if let Action::TakeOut { page, .. } | Action::Hide { page, .. } = *action
                 && !matches!(event, Event::Settle { .. })

@@ -12,9 +12,14 @@ impl<V: View, S: Store> Engine<V, S> {
     pub(crate) fn lock(&self, (first, end): (u32, u32)) -> bool {
         let may = self.core.lock().pager.may_lock(first, end);
         if may {
-            self.in_steps(first, |first| Event::Lock { first, end });
+            self.lock_again((first, end));
         }
         may
+    }
+
+    /// Locks units that were locked until they were discarded, however much of the budget is locked.
+    pub(crate) fn lock_again(&self, (first, end): (u32, u32)) {
+        self.in_steps(first, |first| Event::Lock { first, end });
     }
 
     /// Ends [`Engine::lock`] for these units.
@@ -24,9 +29,9 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    /// Returns whether any of these units is locked.
-    pub(crate) fn meets_locked(&self, (first, end): (u32, u32)) -> bool {
-        self.core.lock().pager.meets_locked(first, end)
+    /// Returns the first run of locked units among these, as its first unit and the one past its last.
+    pub(crate) fn locked_run(&self, (first, end): (u32, u32)) -> Option<(u32, u32)> {
+        self.core.lock().pager.locked_run(first, end)
     }
 
     /// Returns the number of locked units.

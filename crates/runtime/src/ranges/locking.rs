@@ -19,6 +19,12 @@ pub fn lock(addr: usize, len: usize) -> Result<bool, i32> {
     })
 }
 
+/// Locks a range that was locked until it was discarded.
+pub fn lock_again(addr: usize, len: usize) {
+    let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return };
+    inside(move || state.engine.lock_again(state.outer_units_of(offset, len)));
+}
+
 /// Returns whether pages are sealed before they leave the process.
 pub fn seals() -> bool {
     ready().is_some_and(|state| state.launch.settings.seals())
@@ -37,10 +43,12 @@ pub fn unlock(addr: usize, len: usize) {
     inside(move || state.engine.unlock(state.outer_units_of(offset, len)));
 }
 
-/// Returns whether any unit that overlaps a far range is locked.
-pub fn is_locked(addr: usize, len: usize) -> bool {
-    let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return false };
-    inside(move || state.engine.meets_locked(state.outer_units_of(offset, len)))
+/// Returns the first run of locked bytes in a far range, as the addresses of its start and its end.
+pub fn locked_run(addr: usize, len: usize) -> Option<(usize, usize)> {
+    let (state, offset) = (ready()?, offset_of(addr)?);
+    let (first, end) = inside(move || state.engine.locked_run(state.outer_units_of(offset, len)))?;
+    let at = |unit: u32| addr - offset + unit as usize * state.granularity;
+    Some((at(first).max(addr), at(end).min(addr + len)))
 }
 
 impl State {
