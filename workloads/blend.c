@@ -1,9 +1,10 @@
 /* blend [--threads T] [--ops N] [--size SIZE] [--seed S]
  *
  * T threads (2) each make N (300) random changes to 24 pieces of memory of up to SIZE (4M), blocks of malloc and
- * mappings. Mappings are shortened at either end, moved, replaced in the middle, emptied, and protected for a while. Every
- * word of a piece is checked before the piece changes. The first thread also forks. Its children check and change all
+ * mappings. Mappings are shortened at either end, moved, replaced in the middle, emptied, and protected for a while. Parts
+ * of all pieces are locked and unlocked. Every word of a piece is checked before the piece changes. The first thread also forks. Its children check and change all
  * pieces of this thread, and may fork themselves. */
+#define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
 #include <sys/mman.h>
@@ -11,6 +12,9 @@
 #include <unistd.h>
 
 #define PIECES 24
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24
+#endif
 
 enum kind { NONE, BLOCK, MAPPING };
 
@@ -83,6 +87,33 @@ static void make(struct piece *piece, struct state *state) {
     fill(piece, state);
 }
 
+/* Locks or unlocks memory, or excludes it from core dumps, which may lock it, too. None of it changes a word. */
+static void lock(char *start, size_t len, struct state *state) {
+    char *page = (char *)((uintptr_t)start & -PAGE);
+    size_t whole = whole_pages(len + (size_t)(start - page));
+    switch (draw(state) % 6) {
+    case 0:
+        CALL(mlock(start, len) == 0 || errno == ENOMEM || errno == EAGAIN || errno == EPERM);
+        break;
+    case 1:
+        CALL(mlock2(start, len, MLOCK_ONFAULT) == 0 || errno == ENOMEM || errno == EAGAIN || errno == EPERM);
+        break;
+    case 2:
+        CALL(munlock(start, len) == 0);
+        break;
+    case 3:
+        if (draw(state) % 8 == 0)
+            CALL(munlockall() == 0);
+        break;
+    case 4:
+        CALL(madvise(page, whole, MADV_DONTDUMP) == 0);
+        break;
+    case 5:
+        CALL(madvise(page, whole, MADV_DODUMP) == 0);
+        break;
+    }
+}
+
 static void change_block(struct piece *piece, struct state *state) {
     if (draw(state) % 3 == 0) {
         free(piece->start);
@@ -95,6 +126,7 @@ static void change_block(struct piece *piece, struct state *state) {
         piece->size = size;
         fill(piece, state);
     } else {
+        lock(piece->start, piece->size, state);
         fill(piece, state);
     }
 }
@@ -110,9 +142,11 @@ static void change_inside(struct piece *piece, struct state *state, uint64_t how
         CALL(mprotect(start, len, PROT_READ | PROT_WRITE) == 0);
         return;
     }
-    if (how == 1)
-        CALL(madvise(start, len, MADV_DONTNEED) == 0);
-    else
+    if (how == 1) {
+        /* The kernel drops locked memory only by this advice, which old kernels do not know. */
+        if (madvise(start, len, MADV_DONTNEED_LOCKED) != 0)
+            CALL(munlock(start, len) == 0 && madvise(start, len, MADV_DONTNEED) == 0);
+    } else
         CALL(mmap(start, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == start);
     check_zero(start, len, how == 1 ? "MADV_DONTNEED" : "a new mapping in the middle");
     fill_words((uint64_t *)start, len / 8, seed, piece->number + first * (PAGE / 8));
@@ -121,7 +155,7 @@ static void change_inside(struct piece *piece, struct state *state, uint64_t how
 
 static void change_mapping(struct piece *piece, struct state *state) {
     size_t pages = piece->size / PAGE, cut = draw(state) % pages * PAGE;
-    uint64_t how = draw(state) % 8;
+    uint64_t how = draw(state) % 10;
     switch (how) {
     case 3:
         CALL(munmap(piece->start, piece->size) == 0);
@@ -142,8 +176,8 @@ static void change_mapping(struct piece *piece, struct state *state) {
     case 6: {
         size_t size = whole_pages(draw_size(state)), old = piece->size;
         char *moved = mremap(piece->start, old, size, MREMAP_MAYMOVE);
-        /* The kernel moves nothing that consists of several mappings. */
-        if (moved == MAP_FAILED && errno == EFAULT)
+        /* The kernel moves nothing that consists of several mappings, and lets no more memory become locked than it may. */
+        if (moved == MAP_FAILED && (errno == EFAULT || errno == EAGAIN))
             break;
         CALL(moved != MAP_FAILED);
         *piece = (struct piece){moved, old < size ? old : size, piece->number, MAPPING};
@@ -156,6 +190,11 @@ static void change_mapping(struct piece *piece, struct state *state) {
     }
     case 7:
         fill(piece, state);
+        break;
+    case 8:
+    case 9:
+        lock(piece->start + cut, piece->size - cut, state);
+        check(piece, "beside a lock");
         break;
     default:
         change_inside(piece, state, how);
@@ -199,7 +238,8 @@ static void fork_once(struct state *state) {
             fill(piece, state);
     int status;
     CALL(waitpid(child, &status, 0) == child);
-    REQUIRE(status == 0, "a child ended with status %#x", (unsigned)status);
+    REQUIRE(status == 0, "a child ended with %s %d", WIFSIGNALED(status) ? "signal" : "exit code",
+            WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
 static void *work(void *number) {

@@ -138,7 +138,7 @@ class Case:
         self.page_size = r.choice(PAGE_SIZES)
         self.policy, self.prefetch = r.choice(POLICIES), r.choice(PREFETCHERS)
         self.disturbance = "none" if options.calm else r.choice(DISTURBANCES)
-        self.servers = r.choice(["private"] * 4 + ["private spill", "tcp", "tcp", "tcp spill", "two", "three", "unix"])
+        self.servers = r.choice(["private"] * 4 + ["private spill", "private tight", "tcp", "tcp", "tcp spill", "two", "three", "unix"])
         self.disable = r.sample(FEATURES, r.choice([1, 1, 2])) if r.random() < 0.25 else []
         self.refuse = r.randrange(1, 1 << 31) if options.refuse and (options.calm or r.random() < 0.5) else None
         self.moment = r.choice([0.02, 0.1, 0.3, 1.0]) * r.random()
@@ -150,6 +150,7 @@ class Case:
         if self.disable and r.random() < 0.7:
             self.mode = "auto"
         self.seal = r.choice(["auto", "auto", "on"])
+        self.tight = f"{max(2, int(self.mb * r.choice([1, 1.5, 2, 3, 5, 8])))}M"
 
     def choose_workload(self, r):
         names = self.options.only.split(",") if self.options.only else list(WORKLOADS)
@@ -178,6 +179,8 @@ class Case:
             flags += ["--server", address]
         if self.servers == "private spill":
             flags += ["--memory", "4M", "--spill", "/var/tmp"]
+        if self.servers == "private tight":
+            flags += ["--memory", self.tight, "--spill", "none"]
         return flags
 
     def launch_flags(self):
@@ -527,7 +530,8 @@ def allowed(case, disturbance, outcome):
         codes |= {RANK_LOST} if case.shared else set()
     if disturbance.done and what == "end command":
         codes |= {128 + signal.SIGTERM}
-    if what in ("few files", "little address space", "small cgroup", "scarce servers"):
+    scarce = what == "scarce servers" or case.servers == "private tight"
+    if scarce or what in ("few files", "little address space", "small cgroup"):
         codes |= {LOST, FULL, KERNEL, NO_START} | ({1} if any(refusal in text for refusal in REFUSALS) else set())
     if what == "few files" and "Too many open files" in text:
         codes |= {CANNOT_RUN}
@@ -538,7 +542,7 @@ def allowed(case, disturbance, outcome):
         codes |= {NO_START} if "mode" in text or "userfaultfd" in text else set()
     if codes & {LOST, FULL, KERNEL, NO_START} and case.name in FORKING and outcome.hanare_lines():
         codes |= {1}  # the parent's code after such an end of a child
-    if what in ("scarce servers", "little address space") and "bad_alloc" in text:
+    if (scarce or what == "little address space") and "bad_alloc" in text:
         codes |= {128 + signal.SIGABRT}
     if hoarded(text):
         codes |= {KERNEL}
