@@ -86,7 +86,9 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
 /// The program gives up the contents of the range.
 unsafe fn discard(range: Range) {
     let mut at = range.start;
-    while let Some((start, end)) = far::locked_run(at, range.end - at) {
+    while at < range.end
+        && let Some((start, end)) = far::locked_run(at, range.end - at)
+    {
         // SAFETY: both parts lie in the range.
         unsafe {
             far::discard(at, start - at);
