@@ -8,6 +8,7 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -322,6 +323,7 @@ static void waiting(void) {
     CALL(epoll_ctl(epoll, EPOLL_CTL_ADD, ends[0], event) == 0);
     struct epoll_event *events = fresh(64 * sizeof *events);
     CALL(epoll_wait(epoll, events, 64, 1000) == 1 && events[0].data.u64 == want.data.u64);
+    REQUIRE(epoll_wait(epoll, events, INT_MAX, 0) == -1 && errno == EINVAL, "epoll_wait for INT_MAX events: %s", strerror(errno));
     int *count = fresh(sizeof *count);
     CALL(ioctl(ends[0], FIONREAD, count) == 0 && *count == 1);
     list_interfaces();

@@ -214,6 +214,18 @@ static void allocating(void) {
     REQUIRE(malloc(huge) == NULL && errno == ENOMEM, "malloc of half the address space succeeded");
     errno = 0;
     REQUIRE(calloc(huge, 4) == NULL && errno == ENOMEM, "calloc of more than the address space succeeded");
+    /* Rounded up to whole pages, these sizes are 0. */
+    uint64_t *kept = malloc(size);
+    CALL(kept != NULL);
+    fill_words(kept, size / 8, 3, 0);
+    for (volatile size_t less = 1; less <= 4 * MIB; less = less * 2 + 1) {
+        errno = 0;
+        REQUIRE(realloc(kept, -less) == NULL && errno == ENOMEM, "realloc to SIZE_MAX - %zu succeeded", less - 1);
+        errno = 0;
+        REQUIRE(malloc(-less) == NULL && errno == ENOMEM, "malloc of SIZE_MAX - %zu succeeded", less - 1);
+    }
+    check_words(kept, size / 8, 3, 0, "refused realloc");
+    free(kept);
 }
 
 int main(int argc, char **argv) {

@@ -41,7 +41,7 @@ fn alloc_by(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
 fn take(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     let Some(state) = ready().filter(|_| active()) else { return std::ptr::null_mut() };
     inside(move || {
-        let (len, align) = (len.max(1).next_multiple_of(state.granularity), align.max(state.granularity));
+        let (Some(len), align) = (state.whole(len), align.max(state.granularity)) else { return std::ptr::null_mut() };
         if !state.grants(len, overcommit) {
             return std::ptr::null_mut();
         }
@@ -124,7 +124,7 @@ pub(crate) fn alloc_block(size: usize, align: usize, zeroed: bool) -> *mut u8 {
     let Some(state) = ready().filter(|_| active()) else { return std::ptr::null_mut() };
     let overcommit = state.launch.settings.overcommit;
     let kept = inside(move || {
-        let (len, align) = (size.max(1).next_multiple_of(state.granularity), align.max(state.granularity));
+        let (len, align) = (state.whole(size)?, align.max(state.granularity));
         let (offset, len) = state.take_kept(len, align, overcommit)?;
         // If all pages are still local, zeroing them costs less than a fault for each of them.
         let is_to_be_zeroed = zeroed && state.are_local(offset, len);
@@ -188,7 +188,7 @@ pub unsafe fn discard(addr: usize, len: usize) {
 pub unsafe fn resize(addr: usize, new_len: usize) -> bool {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), allocated_offset(addr)) else { return false };
     inside(move || {
-        let new_len = new_len.max(1).next_multiple_of(state.granularity);
+        let Some(new_len) = state.whole(new_len) else { return false };
         let Some(len) = state.extents.lock().allocation(offset as u64) else { return false };
         let len = len as usize;
         if new_len < len {

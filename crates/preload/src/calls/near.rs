@@ -16,6 +16,9 @@ use crate::signals;
 /// time.
 pub(crate) const PIECE: usize = 256 << 10;
 
+/// The size above which no structure is copied, in bytes. The kernel refuses structures of this size before it reads them.
+const STRUCTURE_MAX: usize = 64 << 20;
+
 /// Number of buffers that are cached for later calls. It should exceed the number of threads that use a buffer at the
 /// same time.
 const KEPT: usize = 16;
@@ -34,7 +37,8 @@ pub(crate) fn kernel_is_blind() -> bool {
 /// Checks whether any byte of a range is far. Always returns false in thread mode, in which the kernel can access
 /// absent far pages.
 pub(crate) fn is_far(addr: *const c_void, len: usize) -> bool {
-    len > 0
+    // The kernel refuses a greater length whatever is there.
+    (1..=isize::MAX as usize).contains(&len)
         && kernel_is_blind()
         && Range::covering(addr as usize, len).is_some_and(|range| {
             // A range crosses few borders between near and far memory, so `meets_far` takes few steps.
@@ -111,12 +115,17 @@ impl Near<'_> {
     /// writing them.
     unsafe fn new(original: *mut u8, len: usize, back: Back) -> Self {
         let mut near = Near { original, len, copy: None, back, _of_the_call: PhantomData };
-        if is_far(original.cast(), len) && is_open(original as usize, len, back != Back::Nothing) {
+        // The call writes the elements that it counts. The program may say that it has room for any number of them.
+        let (brought, most) = match back {
+            Back::Counted(_) => (len.min(PIECE), usize::MAX),
+            _ => (len, STRUCTURE_MAX),
+        };
+        if len <= most && is_far(original.cast(), len) && is_open(original as usize, len, back != Back::Nothing) {
             near.copy = Buffer::new(len);
             if let Some(buffer) = &near.copy {
                 // SAFETY: the caller promises that `original` is valid for `len` bytes. The buffer has room for them
                 // and does not overlap `original`.
-                unsafe { copy::copy(original, buffer.pointer(), len) };
+                unsafe { copy::copy(original, buffer.pointer(), brought) };
             }
         }
         near

@@ -9,6 +9,11 @@ use crate::process::State;
 use crate::span::{OS_PAGE, Span};
 
 impl State {
+    /// Returns a size rounded up to whole units. `None` for more bytes than an object may have.
+    pub(super) fn whole(&self, len: usize) -> Option<usize> {
+        len.max(1).checked_next_multiple_of(self.granularity).filter(|&len| len <= isize::MAX as usize)
+    }
+
     /// Returns the start and the end of the whole units inside a byte range, as offsets in bytes. If the range contains
     /// no whole unit, the start is not below the end.
     fn whole_units(&self, offset: usize, len: usize) -> (usize, usize) {
