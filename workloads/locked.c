@@ -4,6 +4,8 @@
  * it is killed. HOW is
  *   mlock, mlock2, number  how the memory is locked: by a function, with MLOCK_ONFAULT, or by the number of the call
  *   dontdump               by MADV_DONTDUMP
+ *   moved                  by mlock, and moved by mremap while it grows
+ *   neighbour              by mlock, as is a part before it, until munlock ends the lock of that part
  *   within                 by MADV_DONTDUMP, within a large mapping that is then dropped as a whole
  *   child                  by mlock, and a child and its parent go on with it
  *   unlocked               by mlock, until munlock ends it
@@ -77,6 +79,24 @@ static void drop_around(char *start) {
     fill();
 }
 
+static void move(void) {
+    /* Something behind the text keeps it from growing where it is. */
+    char *moved = mremap(secret, size, 2 * size, MREMAP_MAYMOVE);
+    CALL(moved != MAP_FAILED);
+    secret = moved;
+    check("moved");
+    size *= 2;
+    fill();
+}
+
+static void unlock_neighbour(void) {
+    memset(secret, 0, PAGE);
+    secret += PAGE;
+    size -= PAGE;
+    CALL(munlock(secret - PAGE, PAGE) == 0);
+    fill();
+}
+
 static void go_on_in_a_child(void) {
     pid_t child = fork();
     CALL(child >= 0);
@@ -112,6 +132,10 @@ int main(int argc, char **argv) {
         drop(how);
     if (!strcmp(how, "child"))
         go_on_in_a_child();
+    if (!strcmp(how, "moved"))
+        move();
+    if (!strcmp(how, "neighbour"))
+        unlock_neighbour();
     if (!strcmp(how, "unlocked"))
         CALL(munlock(secret, size) == 0);
     if (!strcmp(how, "all"))

@@ -183,6 +183,9 @@ fn locked_memory_stays_in_the_process() {
             ("mlock2", "64K", false),
             ("number", "4K", false),
             ("dontdump", "auto", false),
+            ("moved", "auto", false),
+            ("moved", "64K", false),
+            ("neighbour", "64K", false),
             ("within", "4K", false),
             ("within", "auto", false),
             ("unlocked", "4K", true),
@@ -195,7 +198,9 @@ fn locked_memory_stays_in_the_process() {
             // Under FIFO, pages that are not locked leave soon, whatever the program does.
             let policy = if is_seen { "fifo" } else { "auto" };
             let flags = [&["--mode", mode, "--policy", policy][..], &server_flags].concat();
-            let run = keep_a_secret(&place, &flags, "locked", &format!("{how} 512K"));
+            // The text that moves grows to twice its size.
+            let size = if how == "moved" { "256K" } else { "512K" };
+            let run = keep_a_secret(&place, &flags, "locked", &format!("{how} {size}"));
             assert!(status(&server.address).write_bytes > 12 << 20, "few pages are there");
             let found = hits(server.pid());
             let what = format!("{mode}, {how}, {page_size}: {found} times");

@@ -39,6 +39,9 @@ const PLAIN_FLAGS: c_int = libc::MAP_PRIVATE
 
 const PLAIN_PROT: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
+/// The bits of a protection that the kernel knows. The last is PROT_SEM, which has no effect.
+const PROT_KNOWN: c_int = PLAIN_PROT | libc::PROT_EXEC | 0x8;
+
 const ANONYMOUS_PRIVATE: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
 
 /// Checks whether a mapping is plain memory. Like the kernel, this ignores the descriptor and offset of an anonymous
@@ -218,7 +221,7 @@ pub(crate) unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_
     };
     status(match with_far(addr as usize, len) {
         None => protect(addr as usize, len),
-        Some(_) if !(addr as usize).is_multiple_of(PAGE) => Err(libc::EINVAL),
+        Some(_) if !(addr as usize).is_multiple_of(PAGE) || prot & !PROT_KNOWN != 0 => Err(libc::EINVAL),
         Some(range) => split(
             range,
             |near| protect(near.start, near.len()),
@@ -278,7 +281,7 @@ pub(crate) unsafe extern "C" fn mremap(
         return address(Err(libc::EINVAL));
     }
     let Some(wanted) = new_len.checked_next_multiple_of(PAGE).filter(|&len| len <= isize::MAX as usize) else {
-        return address(Err(libc::ENOMEM));
+        return address(Err(libc::EINVAL));
     };
     // SAFETY: the range is far and page-aligned. The program gives it up, as mremap(2) says.
     address(unsafe { remap_far(range, wanted, flags) })
@@ -301,6 +304,27 @@ fn protection_of(range: Range) -> Result<c_int, c_int> {
     if is_uniform { Ok(first) } else { Err(libc::EFAULT) }
 }
 
+/// Locks the bytes that memory is about to move to, where it is locked now.
+fn move_locks(old: Range, new: usize) {
+    let mut at = old.start;
+    while at < old.end
+        && let Some((start, end)) = far::locked_run(at, old.end - at)
+    {
+        far::lock_moved(new + (start - old.start), end - start);
+        at = end;
+    }
+}
+
+/// Locks what a mapping grows by, if its end is locked. Fails with `EAGAIN`, as mremap does at RLIMIT_MEMLOCK, if too much
+/// of the budget would be locked.
+fn lock_added(old: Range, added: Range) -> Result<(), c_int> {
+    let is_locked = far::locked_run(old.end - PAGE, PAGE).is_some();
+    if !is_locked || added.len() == 0 {
+        return Ok(());
+    }
+    far::lock(added.start, added.len()).map(drop).map_err(|_| libc::EAGAIN)
+}
+
 /// # Safety
 /// No other code uses `old` during the call. `new_len` is a positive multiple of the page size.
 unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c_int> {
@@ -318,13 +342,16 @@ unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c
         return Ok(old.start);
     }
     let prot = keeping_errno(|| protection_of(old))?;
-    let is_usual = prot == libc::PROT_READ | libc::PROT_WRITE;
     let whole = far::allocation(old.start) == Some(old.len());
     // SAFETY: the program owns the allocation, and the new length is larger, so no part of it is cut off.
     if !keep_old && whole && keeping_errno(|| unsafe { far::resize(old.start, new_len) }) {
-        if !is_usual {
-            // SAFETY: the part behind the old end was allocated just now, and no other code knows it.
-            keeping_errno(|| unsafe { far::protect(old.start + old.len(), new_len - old.len(), prot) })?;
+        let added = Range { start: old.end, end: old.start + new_len };
+        // SAFETY: `added` was allocated just now, and no other code knows it.
+        keeping_errno(|| unsafe { protect_new(added, prot) })?;
+        if let Err(error) = keeping_errno(|| lock_added(old, added)) {
+            // SAFETY: as above.
+            keeping_errno(|| unsafe { far::release(added.start, added.len()) });
+            return Err(error);
         }
         return Ok(old.start);
     }
@@ -332,22 +359,48 @@ unsafe fn remap_far(old: Range, new_len: usize, flags: c_int) -> Result<usize, c
     if !may_move || !far::is_readable(old.start) {
         return Err(libc::ENOMEM);
     }
-    let new = far_pages(new_len, PAGE).cast::<u8>();
-    if new.is_null() {
+    // SAFETY: the program gives up the old range, as mremap(2) says.
+    unsafe { move_far(old, new_len, prot, keep_old) }
+}
+
+/// Sets the protection of memory that is usual so far.
+///
+/// # Safety
+/// No other code knows the range.
+unsafe fn protect_new(range: Range, prot: c_int) -> Result<(), c_int> {
+    if prot == libc::PROT_READ | libc::PROT_WRITE {
+        return Ok(());
+    }
+    // SAFETY: the caller promises that no other code knows the range.
+    unsafe { far::protect(range.start, range.len(), prot) }
+}
+
+/// Moves a far mapping to new addresses.
+///
+/// # Safety
+/// No other code uses `old`, which is readable. The program gives it up.
+unsafe fn move_far(old: Range, new_len: usize, prot: c_int, keep_old: bool) -> Result<usize, c_int> {
+    let start = far_pages(new_len, PAGE).cast::<u8>();
+    if start.is_null() {
         return Err(libc::ENOMEM);
     }
-    // SAFETY: `new` has at least `old.len()` bytes and does not overlap the old range.
-    unsafe { keeping_errno(|| heap::move_bytes(old.start as *mut u8, new, old.len())) };
-    if !is_usual {
+    let new = Range { start: start as usize, end: start as usize + new_len };
+    if let Err(error) = keeping_errno(|| lock_added(old, Range { start: new.start + old.len(), ..new })) {
         // SAFETY: the new range was allocated just now, and no other code knows it.
-        keeping_errno(|| unsafe { far::protect(new as usize, new_len, prot) })?;
+        keeping_errno(|| unsafe { far::release(new.start, new.len()) });
+        return Err(error);
     }
-    // SAFETY: the bytes have moved. The program gives up the old range, as mremap(2) says.
+    keeping_errno(|| move_locks(old, new.start));
+    // SAFETY: `new` has at least `old.len()` bytes and does not overlap the old range.
+    unsafe { keeping_errno(|| heap::move_bytes(old.start as *mut u8, start, old.len())) };
+    // SAFETY: the new range was allocated just now, and no other code knows it.
+    keeping_errno(|| unsafe { protect_new(new, prot) })?;
+    // SAFETY: the bytes have moved. The program gives up the old range.
     keeping_errno(|| unsafe {
         match keep_old {
             true => far::discard(old.start, old.len()),
             false => far::release(old.start, old.len()),
         }
     });
-    Ok(new as usize)
+    Ok(new.start)
 }

@@ -14,7 +14,8 @@ pub use crate::places::{contains, is_hole, is_started, run};
 pub use crate::process::{active, ensure_started, is_borrowed, is_dormant, is_due, snapshot, threshold, trap_signal};
 pub use crate::ranges::{
     alloc, alloc_unpromised, allocation, claim, discard, free, is_allocated, is_readable, is_writable, lock,
-    lock_again, locked_run, open_until, protect, release, reserve, resize, seals, unlock, unlock_all, will_need,
+    lock_again, lock_moved, locked_run, open_until, protect, release, reserve, resize, seals, unlock, unlock_all,
+    will_need,
 };
 pub use crate::small::{allocates_near, are_far as small_blocks_are_far};
 pub use crate::start::{StartError, before_start, rehearse, start, start_later};

@@ -47,6 +47,8 @@ pub(crate) struct State {
     pub(crate) seat: Seat,
     /// Bytes of a unit. Allocations are multiples of this size.
     pub(crate) granularity: usize,
+    /// The locked ranges, if units are larger than the pages that the program locks. It is empty otherwise.
+    pub(crate) locks: LockCell<Extents>,
 }
 
 /// The settings and choices from which an engine is started. A forked child uses the settings of its parent.
@@ -82,7 +84,8 @@ impl State {
         let extents = LockCell::new(extents);
         let heap_promised = AtomicU64::new(0);
         let (kept, kept_bytes) = (LockCell::new(Kept::new()), AtomicU64::new(0));
-        Self { engine, extents, taken, idle, kept, kept_bytes, heap_promised, launch, seat, granularity }
+        let locks = LockCell::new(Extents::new(0, launch.plan.reserve as u64));
+        Self { engine, extents, taken, idle, kept, kept_bytes, heap_promised, launch, seat, granularity, locks }
     }
 }
 

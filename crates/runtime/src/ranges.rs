@@ -15,7 +15,7 @@ mod locking;
 mod units;
 
 pub(crate) use for_heap::{heap_discards, heap_forgets, heap_uses, take_for_heap};
-pub use locking::{lock, lock_again, locked_run, seals, unlock, unlock_all};
+pub use locking::{lock, lock_again, lock_moved, locked_run, seals, unlock, unlock_all};
 
 /// Allocates whole pages of zeroed far memory. Returns null if no address space is left, or if the memory servers
 /// have no room (see [`hanare_settings::Overcommit`]). Accesses none of the pages.

@@ -10,7 +10,7 @@ use libc::{iovec, msghdr, off_t, off64_t, size_t, sockaddr, socklen_t, ssize_t};
 use super::near::{Buffer, PIECE, filled, filled_bytes, given_bytes, is_far, kernel_is_blind};
 use super::real;
 use super::splice::keeps_pages;
-use super::vectors::Vectors;
+use super::vectors::{BUFFERS_MAX, Vectors};
 use crate::answer::set_errno;
 
 /// Checks whether a descriptor preserves message boundaries. A call on such a descriptor must not be divided into
@@ -443,6 +443,10 @@ pub(super) unsafe fn far_message(message: *const msghdr) -> Option<(msghdr, usiz
     }
     // SAFETY: `message` is not null, so it is valid.
     let header = unsafe { message.read() };
+    if header.msg_iovlen > BUFFERS_MAX {
+        // The kernel refuses it.
+        return None;
+    }
     // SAFETY: the buffers of a valid message are valid.
     let row = unsafe { Vectors::new(header.msg_iov, header.msg_iovlen) };
     let rest = is_far(message.cast(), size_of::<msghdr>())

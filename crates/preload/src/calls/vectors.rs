@@ -7,7 +7,7 @@ use libc::iovec;
 use super::near::is_far;
 
 /// Maximum number of buffers in one call. This is the kernel's limit.
-const BUFFERS_MAX: usize = 1024;
+pub(super) const BUFFERS_MAX: usize = 1024;
 
 /// A position in a row of buffers.
 pub(crate) struct Vectors {

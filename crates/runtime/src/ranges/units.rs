@@ -38,6 +38,7 @@ impl State {
     /// Discards the whole units inside a freed range, and restores read and write access to the range.
     pub(super) fn forget_whole(&self, offset: usize, len: usize) {
         self.discard_whole(offset, len);
+        self.forget_locks(offset, len);
         self.engine.view().unrestrict(Span { offset, len });
     }
 
