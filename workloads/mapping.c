@@ -171,6 +171,20 @@ static void fixing(void) {
     CALL(mmap(part, len, PLAIN, PRIVATE | MAP_FIXED, -1, 0) == part);
     check_zero(part, len, "a fixed mapping over a hole");
     memset(part, 1, len);
+    /* A shared mapping where memory was given back keeps its addresses from later allocations. */
+    CALL(munmap(part, len) == 0);
+    char *shared = mmap(part, len, PLAIN, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    CALL(shared == part);
+    memset(shared, 0x55, len);
+    char *others[8];
+    for (int i = 0; i < 8; i++) {
+        CALL((others[i] = mmap(NULL, len / 4, PLAIN, PRIVATE, -1, 0)) != MAP_FAILED);
+        memset(others[i], 7, len / 4);
+    }
+    for (size_t i = 0; i < len; i++)
+        REQUIRE(shared[i] == 0x55, "byte %zu of a shared mapping is %#x", i, shared[i]);
+    for (int i = 0; i < 8; i++)
+        CALL(munmap(others[i], len / 4) == 0);
     CALL(munmap(words, size) == 0);
     CALL(mmap(words, size, PROT_NONE, PRIVATE | MAP_FIXED | MAP_NORESERVE, -1, 0) == words);
     CALL(mprotect(words, size, PLAIN) == 0);

@@ -18,6 +18,8 @@ pub unsafe fn make_hole(addr: usize, len: usize) {
     let (Some(state), Some(offset)) = (ready().filter(|_| active()), offset_of(addr)) else { return };
     inside(move || {
         state.return_kept_in(offset, len);
+        // The program may have unmapped a part of the range before. No allocation may get its addresses.
+        state.extents.lock().claim(offset as u64, len as u64);
         state.discard_whole(offset, len);
         state.engine.view().set_access(Span { offset, len }, Prot::READ_WRITE);
         state.engine.view().puncture(Span { offset, len });
