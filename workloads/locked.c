@@ -4,8 +4,8 @@
  * it is killed. HOW is
  *   mlock, mlock2, number  how the memory is locked: by a function, with MLOCK_ONFAULT, or by the number of the call
  *   dontdump               by MADV_DONTDUMP
- *   moved                  by mlock, and moved by mremap while it grows
- *   neighbour              by mlock, as is a part before it, until munlock ends the lock of that part
+ *   moved                  by mlock. mremap moves it while it grows
+ *   neighbour              by mlock. So is a part before it, which is unlocked again
  *   within                 by MADV_DONTDUMP, within a large mapping that is then dropped as a whole
  *   child                  by mlock, and a child and its parent go on with it
  *   unlocked               by mlock, until munlock ends it

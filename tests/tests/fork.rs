@@ -56,8 +56,8 @@ fn pages_beside_the_allocated_memory_come_to_rest() {
     }
 }
 
-/// Slots lie anywhere in the memory of a private server, however little of it is left when a child starts. And no process
-/// is granted so many slots ahead of need that the others have too few.
+/// Slots lie anywhere in the memory of a private server, however little of it is left when a child starts. A
+/// process is granted few slots ahead of need, so that the others have enough.
 #[test]
 fn children_share_a_server_that_is_nearly_full() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {

@@ -138,7 +138,8 @@ class Case:
         self.page_size = r.choice(PAGE_SIZES)
         self.policy, self.prefetch = r.choice(POLICIES), r.choice(PREFETCHERS)
         self.disturbance = "none" if options.calm else r.choice(DISTURBANCES)
-        self.servers = r.choice(["private"] * 4 + ["private spill", "private tight", "tcp", "tcp", "tcp spill", "two", "three", "unix"])
+        self.servers = r.choice(["private"] * 4 + ["private spill", "private tight", "tcp", "tcp", "tcp spill", "two",
+                                                 "three", "unix"])
         self.disable = r.sample(FEATURES, r.choice([1, 1, 2])) if r.random() < 0.25 else []
         self.refuse = r.randrange(1, 1 << 31) if options.refuse and (options.calm or r.random() < 0.5) else None
         self.moment = r.choice([0.02, 0.1, 0.3, 1.0]) * r.random()

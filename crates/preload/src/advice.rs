@@ -19,6 +19,7 @@ use hanare::far;
 use libc::{iovec, size_t, ssize_t};
 
 use crate::answer::{kernel, set_errno, status};
+use crate::locking::locked_runs;
 use crate::mapping::{split, with_far};
 use crate::range::{PAGE, Range};
 
@@ -77,7 +78,7 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
     if far::is_allocated(range.start, range.len()) { Ok(()) } else { Err(libc::ENOMEM) }
 }
 
-/// Discards the contents of a range. What is locked in it stays locked.
+/// Discards the contents of a range. Locked parts of the range stay locked.
 ///
 /// The kernel refuses to discard memory that mlock has locked. Here it may be locked by MADV_DONTDUMP alone, and the kernel
 /// discards that. A program that ignores a refusal would read old bytes for zeroes.
@@ -86,17 +87,15 @@ fn advise_far(range: Range, advice: c_int) -> Result<(), c_int> {
 /// The program gives up the contents of the range.
 unsafe fn discard(range: Range) {
     let mut at = range.start;
-    while at < range.end
-        && let Some((start, end)) = far::locked_run(at, range.end - at)
-    {
+    for run in locked_runs(range) {
         // SAFETY: both parts lie in the range.
         unsafe {
-            far::discard(at, start - at);
-            far::discard(start, end - start);
+            far::discard(at, run.start - at);
+            far::discard(run.start, run.len());
         }
         // A discard ends the lock of the pages.
-        far::lock_again(start, end - start);
-        at = end;
+        far::lock_again(run.start, run.len());
+        at = run.end;
     }
     // SAFETY: the rest of the range lies in it.
     unsafe { far::discard(at, range.end - at) };

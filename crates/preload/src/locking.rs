@@ -15,6 +15,16 @@ use crate::range::Range;
 /// Flag of mlock2: pages are locked when they are accessed.
 const MLOCK_ONFAULT: c_uint = 1;
 
+/// Returns the locked parts of a far range, in order.
+pub(crate) fn locked_runs(range: Range) -> impl Iterator<Item = Range> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        let (start, end) = far::locked_run(at, range.end - at)?;
+        at = end;
+        Some(Range { start, end })
+    })
+}
+
 /// Locks a range, and brings its pages if `brings` is true. The kernel locks the near parts.
 fn lock(addr: usize, len: usize, number: libc::c_long, flags: usize, brings: bool) -> Result<(), c_int> {
     let near = |start: usize, len: usize| {

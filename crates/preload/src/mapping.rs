@@ -26,6 +26,7 @@ use crate::answer::{MAP_FAILED, address, keeping_errno, kernel, status};
 use crate::entry::entry_of_six;
 use crate::go;
 use crate::heap::{far_pages, uncommitted_pages, wants_far};
+use crate::locking::locked_runs;
 use crate::range::{PAGE, Range};
 
 /// The flags that a mapping of plain memory may have.
@@ -306,12 +307,8 @@ fn protection_of(range: Range) -> Result<c_int, c_int> {
 
 /// Locks the bytes that memory is about to move to, where it is locked now.
 fn move_locks(old: Range, new: usize) {
-    let mut at = old.start;
-    while at < old.end
-        && let Some((start, end)) = far::locked_run(at, old.end - at)
-    {
-        far::lock_moved(new + (start - old.start), end - start);
-        at = end;
+    for run in locked_runs(old) {
+        far::lock_moved(new + (run.start - old.start), run.len());
     }
 }
 

@@ -217,7 +217,7 @@ pub unsafe fn resize(addr: usize, new_len: usize) -> bool {
 /// The caller owns the range. No reference to a part of it needs an access that `prot` forbids.
 pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
     let (Some(state), Some(offset)) = (ready(), offset_of(addr)) else { return Err(libc::ENOMEM) };
-    // A page that may be written may be read, as on every processor without a right of its own for writing alone.
+    // On x86-64 and aarch64, memory that may be written may be read.
     let prot = if prot & libc::PROT_WRITE != 0 { prot | libc::PROT_READ } else { prot };
     inside(move || {
         state.return_kept_in(offset, len);

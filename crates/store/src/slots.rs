@@ -27,8 +27,8 @@ mod fork;
 mod sealed;
 mod shared;
 
-/// The minimum number of bytes of slots in one request, while the server has much free space. A request asks for as many
-/// bytes as were granted so far, but for at most [`GRANT_BYTES_MAX`].
+/// The minimum number of bytes of slots in one request, while the server has much free space. A request doubles what
+/// was granted so far. It asks for at most [`GRANT_BYTES_MAX`].
 const GRANT_BYTES_MIN: usize = 4 << 20;
 /// The maximum number of bytes of slots in one request.
 const GRANT_BYTES_MAX: usize = 64 << 20;

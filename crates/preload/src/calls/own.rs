@@ -15,7 +15,8 @@ use libc::{iovec, mode_t, pid_t, ssize_t};
 
 use super::near::{kernel_is_blind, text};
 use super::real;
-use super::splice::{BUFFERS_MAX, Row};
+use super::splice::Row;
+use super::vectors::BUFFERS_MAX;
 use crate::answer::{kernel, set_errno};
 
 fn refused(error: c_int) -> ssize_t {

@@ -14,6 +14,7 @@ use hanare_sys::copy;
 use libc::{iovec, off_t, off64_t, size_t, ssize_t};
 
 use super::near::{filled, given_bytes, kernel_is_blind};
+use super::vectors::BUFFERS_MAX;
 use super::{real, wrap};
 use crate::answer::{errno, kernel, set_errno};
 use crate::range::{PAGE, Range};
@@ -42,9 +43,6 @@ fn refused(error: c_int) -> ssize_t {
 }
 
 // ---- pipes ----------------------------------------------------------------------------------------------------------
-
-/// Maximum number of buffers in one call. This is the kernel's limit.
-pub(super) const BUFFERS_MAX: usize = 1024;
 
 /// A far piece of the program's buffers, and the near memory that replaces it in a call. Both begin at the same offset
 /// in a page. The near memory is never reused, because a pipe may keep references to it for a long time.

@@ -1,7 +1,7 @@
 //! Locked ranges: far memory that stays in this process, as mlock asks.
 //!
-//! Whole units are locked, so bytes beside the range may be locked with it. If units are larger than a page of the kernel,
-//! a unit stays locked as long as any of its bytes is. At most a quarter of the budget may be locked. A lock ends when the
+//! Whole units are locked, so bytes beside the range may be locked with it. If units are larger than the kernel's pages, a
+//! unit stays locked until the last of its bytes is unlocked. At most a quarter of the budget may be locked. A lock ends when the
 //! units are unlocked, discarded or freed. A forked child has no locks.
 
 use crate::process::{State, inside, offset_of, ready, state};
@@ -69,7 +69,7 @@ pub fn unlock(addr: usize, len: usize) {
 
 /// Returns the first run of locked bytes in a far range, as the addresses of its start and its end.
 pub fn locked_run(addr: usize, len: usize) -> Option<(usize, usize)> {
-    let (state, offset) = (ready()?, offset_of(addr)?);
+    let (state, offset) = (ready().filter(|_| len > 0)?, offset_of(addr)?);
     let (first, end) = inside(move || state.engine.locked_run(state.outer_units_of(offset, len)))?;
     let at = |unit: u32| addr - offset + unit as usize * state.granularity;
     Some((at(first).max(addr), at(end).min(addr + len)))
