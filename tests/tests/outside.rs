@@ -1,7 +1,7 @@
 //! Tests how far memory appears to other processes, as docs/debugging.md describes it. Zeroes must never appear in
 //! place of evicted bytes.
 
-use hanare_tests::{Place, mode_works, until};
+use hanare_tests::{Place, built, mode_works, until};
 
 /// A program that fills pages with different values, prints their addresses, and waits.
 const PROGRAM: &str = "\
@@ -100,6 +100,31 @@ fn in_sigsegv_mode_with_guards_another_process_is_refused_pages_that_are_away() 
             assert!(right > 50 && refused > 200 && wrong == 0, "{right} right, {refused} refused, {wrong} wrong");
         }
     }
+}
+
+/// Other processes write to pages that are evicted and fetched: processes that share the program's memory, and processes
+/// that write through the kernel. The program has a single thread. Nothing in its process shows these writes.
+#[test]
+fn what_other_processes_write_is_not_lost() {
+    const SKIPPED: i32 = 77;
+    let place = Place::new();
+    for mode in ["thread", "sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
+        for (page_size, local) in [("auto", "4M"), ("64K", "4M"), ("2M", "6M")] {
+            for way in ["shares", "calls", "file"] {
+                // docs/modes.md: in sigsegv mode, writes through the kernel may be lost.
+                if mode == "sigsegv" && way != "shares" {
+                    continue;
+                }
+                let flags = ["--mode", mode, "--page-size", page_size, "--local", local];
+                let mut command = place.hanare(["run"]);
+                let outcome =
+                    place.run(command.args(flags).arg("--").arg(built().workload("foreign")).args([way, "1"]));
+                let is_well = outcome.code == Some(0) && outcome.text() == "ok foreign\n";
+                assert!(is_well || outcome.code == Some(SKIPPED), "{way}, {flags:?}: {outcome:?}");
+            }
+        }
+    }
+    place.assert_nothing_left();
 }
 
 #[test]

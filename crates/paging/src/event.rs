@@ -27,7 +27,7 @@ pub enum Event {
         page: PageId,
         /// Number of pages. It exceeds 1 only for pages of one unit.
         count: u32,
-        /// False if a write may have happened before the page was write-protected.
+        /// False if a page that had to be write-protected is open for writing, so that it may have been written to.
         certain: bool,
         /// False if the pages were not mapped.
         ok: bool,
@@ -185,7 +185,8 @@ pub enum Bytes {
     Clean,
     /// Only local memory holds the bytes, so they must be saved.
     Dirty,
-    /// The page was opened for writing on a prediction, so it may be unchanged. The engine compares the bytes with the
+    /// The page was opened for writing on a prediction, or because it could not be protected. So it may be unchanged. The
+    /// engine compares the bytes with the
     /// server's and writes them only if they differ.
     Unknown,
     /// Like [`Bytes::Unknown`], but the page started as zeroes and the server does not hold it. The engine compares the

@@ -16,7 +16,7 @@ use crate::fatal::{self, EXIT_KERNEL};
 use crate::span::OS_PAGE;
 use crate::together::Together;
 use crate::watchdog::Waiting;
-use crate::{accounts, gate, kernel, process, threads};
+use crate::{accounts, gate, kernel, process};
 use hanare_sys::clock::now_ns;
 
 /// Maximum number of faults that the handler keeps in its list while their pages are in transit. Further faults are
@@ -101,14 +101,13 @@ impl Handler {
         let _busy = (count > 0).then(|| self.engine.waits.begin(since_ns));
         for event in &events[..count] {
             let uffd::Event::Fault { addr, write, wp, tid, .. } = *event else { continue };
-            threads::touched_by(tid);
             let small = self.engine.is_small(addr);
             // Frequent faults that are counted here make idle CPUs poll. With a memory server on this host, these CPUs
             // must not poll, because the server needs them to answer. So faults are counted only with a private server.
             if small && !self.engine.store().writes_later() {
                 self.engine.counters.fault_rate.fault(since_ns);
             }
-            let _together = self.together.on_fault(tid, self.engine.view(), small);
+            let _together = self.together.on_fault(tid, small);
             let write = write || wp;
             let Some((unit, opened)) = self.engine.fault_there(addr, write) else {
                 // After the access, the program mapped something else at this address. So the address is no longer far,

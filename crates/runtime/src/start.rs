@@ -183,7 +183,7 @@ pub(crate) fn set_state(
     state.budget_is(seat.share());
     state.far_changed();
     mark::set()?;
-    threads::are_home(mode == Mode::Thread);
+    threads::are_home();
     let state = process::set(state);
     add(&state.engine.counters.processes, 1);
     open_trap(state, mode)?;

@@ -3,16 +3,14 @@
 
 use std::ffi::{CStr, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
 
 use hanare_sys::flags::OWN;
 use hanare_sys::futex::LockCell;
 use hanare_sys::signal::SignalMask;
-use hanare_sys::thread::{self, Arrivals, EndWatch, MemoryWatch, RunWatch};
+use hanare_sys::thread::{self, EndWatch, MemoryWatch};
 use hanare_sys::{futex, limits};
-
-use crate::view::Still;
 
 /// Longest time that [`own_thread`] waits until the new thread runs.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -31,28 +29,20 @@ static MOST: AtomicUsize = AtomicUsize::new(0);
 static OWN_THREADS: AtomicUsize = AtomicUsize::new(0);
 /// Id of the thread of Hanare that began last. 0 if there was none.
 static LAST_BEGUN: AtomicI32 = AtomicI32::new(0);
-/// Id of the thread whose fault the handler thread resolved last.
-static LAST_TOUCHED: AtomicI32 = AtomicI32::new(0);
 /// Id of the process that runs the engine, which is also the id of that process's first thread.
 static HOME: AtomicI32 = AtomicI32::new(0);
-/// Whether a handler thread resolves faults (thread mode).
-static THREAD_MODE: AtomicBool = AtomicBool::new(false);
-/// Shows whether the first thread of the engine's process runs. `None` if `/proc` cannot be read.
-static WATCH: LockCell<Option<RunWatch>> = LockCell::new(None);
 /// Shows whether the first thread of the engine's process has ended. `None` if `/proc` cannot be read.
 static END: LockCell<Option<EndWatch>> = LockCell::new(None);
 /// Shows how much private memory the engine's process has. `None` if `/proc` cannot be read.
 static MEMORY: LockCell<Option<MemoryWatch>> = LockCell::new(None);
 
-/// Records that this process runs the engine. `thread_mode` says whether a handler thread resolves faults.
-pub(crate) fn are_home(thread_mode: bool) {
+/// Records that this process runs the engine.
+pub(crate) fn are_home() {
     // These calls open files of `/proc` and keep them open. They are called now, because the program may use up all
     // descriptors later.
     let _ = thread::count();
-    *WATCH.lock() = RunWatch::open(thread::first());
     *END.lock() = EndWatch::open();
     *MEMORY.lock() = MemoryWatch::open();
-    THREAD_MODE.store(thread_mode, Relaxed);
     HOME.store(thread::first(), Relaxed);
 }
 
@@ -77,34 +67,9 @@ pub fn an_own_thread() -> Option<i32> {
     (thread != 0 && OWN_THREADS.load(Relaxed) > 0).then_some(thread)
 }
 
-/// Records that a fault of thread `tid` is about to be resolved.
-pub(crate) fn touched_by(tid: i32) {
-    LAST_TOUCHED.store(tid, Relaxed);
-}
-
 /// Returns whether the program has only one thread.
 pub fn is_alone() -> bool {
     thread::count() <= OWN_THREADS.load(Relaxed) + 1
-}
-
-/// Returns evidence that no code of the program runs. The evidence is that the program has only its first thread, which
-/// is in the engine or waits for the pager. Returns `None` if code of the program may run. A vfork child shares its
-/// parent's memory but is not among the parent's threads. The thread id shows that a fault comes from such a child.
-pub(crate) fn still() -> Option<Still> {
-    let home = HOME.load(Relaxed);
-    if !OWN.get() {
-        return (thread::gettid() == home && is_alone()).then_some(Still::Here);
-    }
-    let waits = !THREAD_MODE.load(Relaxed) || LAST_TOUCHED.load(Relaxed) == home;
-    if !waits || !is_alone() {
-        return None;
-    }
-    WATCH.lock().as_ref()?.off_cpu().map(Still::OffCpu)
-}
-
-/// Returns how often the first thread has been scheduled on a CPU so far.
-pub(crate) fn arrivals() -> Option<Arrivals> {
-    WATCH.lock().as_ref()?.arrivals()
 }
 
 /// Marks the calling thread as one of Hanare's, until this value is dropped. The C library ends the process without

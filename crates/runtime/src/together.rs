@@ -9,7 +9,7 @@
 
 use hanare_sys::thread::{self, Confined, CpuCell, CpuWatch};
 
-use crate::view::LiveView;
+use crate::threads;
 
 /// Number of faults between two checks of a thread's CPU, if the check is expensive.
 const LOOK_EVERY: u32 = 32;
@@ -37,7 +37,7 @@ impl Together {
 
     /// Moves the handler thread to the CPU of thread `tid`, whose fault is about to be resolved, and may confine that
     /// thread. The caller must drop the returned value after it has resolved the fault and before it waits.
-    pub(crate) fn on_fault(&mut self, tid: i32, view: &LiveView, small: bool) -> Option<Confined> {
+    pub(crate) fn on_fault(&mut self, tid: i32, small: bool) -> Option<Confined> {
         if !small {
             // Moving a large page takes longer than any wake-up. The handler gives up its right to run first, so that
             // other threads can run meanwhile.
@@ -50,7 +50,7 @@ impl Together {
         let moved = self.cpu_of(tid).filter(|cpu| self.cpu != Some(*cpu));
         // If the program has several threads, the handler moves only every `LOOK_EVERY` faults. Otherwise it might move
         // with every fault.
-        if let Some(cpu) = moved.filter(|_| self.faults % LOOK_EVERY == 1 || view.is_alone()) {
+        if let Some(cpu) = moved.filter(|_| self.faults % LOOK_EVERY == 1 || threads::is_alone()) {
             if self.cpu.is_some() && self.first_thread.is_some_and(|cell| cell.cpu(tid).is_some()) {
                 self.confine = CONFINE_FAULTS;
             }
@@ -59,7 +59,7 @@ impl Together {
                 self.cpu = Some(cpu);
             }
         }
-        let confine = self.confine > 0 && self.first.is_some() && view.is_alone();
+        let confine = self.confine > 0 && self.first.is_some() && threads::is_alone();
         if self.first == Some(!confine) {
             self.first = thread::set_first(confine).then_some(confine);
         }

@@ -25,7 +25,6 @@ use std::ops::Deref;
 use hanare_paging::FrameId;
 use hanare_sys::Errno;
 use hanare_sys::map::MapError;
-use hanare_sys::thread;
 use hanare_sys::uffd::{Uffd, UffdError};
 
 use crate::span::Span;
@@ -85,7 +84,7 @@ pub(crate) trait View {
     unsafe fn copy_in(&self, span: Span, from: *const u8, writable: bool) -> bool;
 
     /// Moves a frame's bytes into an absent page. The frame is empty afterwards. Returns false if the page should be
-    /// write-protected but is open for writing.
+    /// write-protected but is open for writing. A view that moves pages leaves them open.
     ///
     /// # Safety
     /// The page is in transit and the frame is filled. No other call uses the page or the frame.
@@ -177,39 +176,6 @@ fn own_memory_advice(errno: Errno) -> &'static str {
     if errno.0 == libc::ENOENT { "mount /proc" } else { "raise the limit on open files" }
 }
 
-/// Functions that tell the view about the program's threads.
-#[derive(Clone, Copy)]
-pub(crate) struct Program {
-    /// Returns whether the program has a single thread.
-    pub(crate) is_alone: fn() -> bool,
-    /// Returns evidence that no code of the program runs now. Returns `None` if code of the program may be running.
-    pub(crate) still: fn() -> Option<Still>,
-    /// Returns how often the kernel has scheduled the program's first thread onto a CPU. Returns `None` if the kernel
-    /// does not report this number.
-    pub(crate) arrivals: fn() -> Option<thread::Arrivals>,
-}
-
-/// Evidence that no code of the program ran when `Program::still` was called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Still {
-    /// The program's only thread is the calling thread. It runs the engine with signals blocked.
-    Here,
-    /// The program's only thread was not on a CPU. The number counts how often the kernel had scheduled this thread.
-    /// While the number stays the same, the thread has not run.
-    OffCpu(thread::Arrivals),
-}
-
-impl Still {
-    /// Checks whether the program has not run since `self` was determined. `arrivals` returns how often the program's
-    /// first thread has been scheduled. A program whose only thread did not run cannot have started a second thread.
-    fn holds(self, arrivals: fn() -> Option<thread::Arrivals>) -> bool {
-        match self {
-            Still::Here => true,
-            Still::OffCpu(before) => arrivals() == Some(before),
-        }
-    }
-}
-
 /// The mechanism by which accesses to absent pages trap.
 pub(crate) enum Mechanism {
     /// Userfaultfd, opened with the features that the mode needs.
@@ -238,15 +204,10 @@ macro_rules! ask {
 
 impl LiveView {
     /// Reserves and registers the address space of far memory and of the frames.
-    pub(crate) fn new(
-        mechanism: Mechanism,
-        sizes: Sizes,
-        able: Abilities,
-        program: Program,
-    ) -> Result<Self, ViewError> {
+    pub(crate) fn new(mechanism: Mechanism, sizes: Sizes, able: Abilities) -> Result<Self, ViewError> {
         Ok(match mechanism {
-            Mechanism::Uffd(uffd) => LiveView::Userfaultfd(Userfaultfd::new(uffd, sizes, able, program)?),
-            Mechanism::Protection(protection) => LiveView::Doubled(Doubled::new(protection, sizes, able, program)?),
+            Mechanism::Uffd(uffd) => LiveView::Userfaultfd(Userfaultfd::new(uffd, sizes, able)?),
+            Mechanism::Protection(protection) => LiveView::Doubled(Doubled::new(protection, sizes, able)?),
         })
     }
 

@@ -3,7 +3,8 @@
 //! another unit's, whatever the server and the network do.
 //!
 //! A guard that only checks keeps a checksum ([`sums`]). A guard that seals encrypts each unit before it leaves this
-//! process ([`seal`]), and keeps the nonce and the tag.
+//! process ([`seal`]), and keeps the nonce, the tag and a checksum. By the checksums, a store also sees that a page is as
+//! the servers have it, and need not be sent.
 //!
 //! **A note is never read while it changes.** The thread that sends a unit writes its note. While the unit's write is
 //! queued or in flight, the pager reads the unit from its frame and not from the store. Reads of the unit begin after
@@ -64,7 +65,8 @@ pub(crate) struct Guard {
 enum Kind {
     Nothing,
     Sums(Sums),
-    Seal(Seal),
+    /// The seals, and the checksums of the bytes before they were sealed. The checksums never leave this process.
+    Seals(Seal, Sums),
 }
 
 impl Guard {
@@ -73,7 +75,7 @@ impl Guard {
         let kind = match guarding {
             Guarding::Nothing => Kind::Nothing,
             Guarding::Sums => Kind::Sums(Sums::new(units)?),
-            Guarding::Seals => Kind::Seal(Seal::new(units)?),
+            Guarding::Seals => Kind::Seals(Seal::new(units)?, Sums::new(units)?),
         };
         Ok(Self { unit_bytes, kind })
     }
@@ -81,7 +83,7 @@ impl Guard {
     /// Makes the guard of a forked child from the copy of its parent's guard. A guard that seals gets a new key,
     /// because parent and child must not use a nonce twice with one key.
     pub(crate) fn again(mut self) -> Result<Self, GuardError> {
-        if let Kind::Seal(seal) = &mut self.kind {
+        if let Kind::Seals(seal, _) = &mut self.kind {
             seal.renew()?;
         }
         Ok(self)
@@ -89,7 +91,7 @@ impl Guard {
 
     /// Checks whether units must be sealed before they are sent.
     pub(crate) fn seals(&self) -> bool {
-        matches!(self.kind, Kind::Seal(_))
+        matches!(self.kind, Kind::Seals(..))
     }
 
     /// Notes the bytes of adjacent units that are about to be sent as they are. Only for a guard that does not seal.
@@ -100,11 +102,21 @@ impl Guard {
         }
     }
 
+    /// Checks whether these are the bytes of adjacent units that were sent last, before they were sealed. A guard
+    /// without notes cannot tell, and returns false.
+    pub(crate) fn fits(&self, first: u32, bytes: &[u8]) -> bool {
+        let (Kind::Sums(sums) | Kind::Seals(_, sums)) = &self.kind else { return false };
+        units(first, bytes.chunks(self.unit_bytes)).all(|(unit, bytes)| sums.fits(unit, bytes))
+    }
+
     /// Seals adjacent units in place, and notes them. The caller sends the sealed bytes. Only for a guard that seals.
     pub(crate) fn seal(&self, first: u32, bytes: &mut [u8]) -> Result<(), KeySpent> {
         debug_assert!(self.seals(), "there is no key");
-        let Kind::Seal(seal) = &self.kind else { return Err(KeySpent) };
-        units(first, bytes.chunks_mut(self.unit_bytes)).try_for_each(|(unit, bytes)| seal.seal(unit, bytes))
+        let Kind::Seals(seal, sums) = &self.kind else { return Err(KeySpent) };
+        units(first, bytes.chunks_mut(self.unit_bytes)).try_for_each(|(unit, bytes)| {
+            sums.note(unit, bytes);
+            seal.seal(unit, bytes)
+        })
     }
 
     /// Checks the bytes of adjacent units that came back, and opens them in place if they are sealed. After an error,
@@ -114,7 +126,7 @@ impl Guard {
             let is_right = match &self.kind {
                 Kind::Nothing => true,
                 Kind::Sums(sums) => sums.fits(unit, bytes),
-                Kind::Seal(seal) => seal.open(unit, bytes),
+                Kind::Seals(seal, _) => seal.open(unit, bytes),
             };
             if is_right { Ok(()) } else { Err(Damaged { unit }) }
         })

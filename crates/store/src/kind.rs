@@ -280,6 +280,17 @@ impl Store for Kind {
         }
     }
 
+    unsafe fn holds_same(&self, page: PageId, here: *const u8, len: usize) -> bool {
+        // SAFETY: the caller keeps the promises of `Store::holds_same`.
+        unsafe {
+            match self {
+                Kind::Slots(slots) => slots.holds_same(page, here, len),
+                Kind::Remote(remote) => remote.holds_same(page, here, len),
+                Kind::Redundant(redundant) => redundant.holds_same(page, here, len),
+            }
+        }
+    }
+
     fn release(&self, unit: u32, count: u32) {
         match self {
             Kind::Slots(slots) => slots.release(unit, count),

@@ -21,13 +21,15 @@ use hanare_sys::futex::{self, LockCell};
 use hanare_wire::{Endpoint, Session, SessionOptions, Wait};
 
 use crate::guard::GuardError;
-use crate::remote::{EXTENT_BYTES, Opened, Remote, Sender, Shape};
+use crate::remote::{EXTENT_BYTES, Remote, Sender, Shape};
 use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Telling, Turn, Words, Write};
 
 mod buffers;
 mod code;
+mod compare;
 mod fork;
 mod machine;
+mod measures;
 mod news;
 mod pace;
 mod rebuilder;
@@ -40,6 +42,8 @@ mod tests;
 use buffers::Buffers;
 use code::Code;
 use machine::{Fatal, Machine, Order, Sizes};
+use measures::Measures;
+pub(crate) use measures::slot_bytes;
 pub use news::Progress;
 use news::{News, Why};
 use pace::Pace;
@@ -89,19 +93,6 @@ struct Member {
     wait_word: AtomicU32,
 }
 
-/// The sizes that the store computes with.
-#[derive(Clone, Copy, Debug)]
-struct Measures {
-    shape: Shape,
-    redundancy: Redundancy,
-    /// The number of bytes of a part of a unit.
-    part_bytes: usize,
-    /// The maximum number of bytes of a read.
-    read_bytes: usize,
-    /// The silence after which a server counts as lost, even if no other server answers.
-    silent: Duration,
-}
-
 /// A store that survives the loss of memory servers.
 pub struct Redundant {
     members: Vec<Member>,
@@ -119,80 +110,6 @@ pub struct Redundant {
     background: AtomicU32,
     /// A futex word. It is incremented when the rebuilder may have something to do.
     rebuild_word: AtomicU32,
-}
-
-impl Measures {
-    fn data(&self) -> usize {
-        self.redundancy.data.into()
-    }
-
-    fn units_of(&self, bytes: u32) -> u32 {
-        bytes / self.shape.unit_bytes as u32
-    }
-
-    /// Returns the number of frames of both sizes.
-    fn frames(&self) -> u32 {
-        self.shape.small_frames + self.shape.wide_frames
-    }
-
-    fn index_of(&self, frame: FrameId) -> u32 {
-        if frame.wide { self.shape.small_frames + frame.index } else { frame.index }
-    }
-
-    fn frame_of(&self, index: u32) -> FrameId {
-        let small = self.shape.small_frames;
-        if index < small { FrameId { wide: false, index } } else { FrameId { wide: true, index: index - small } }
-    }
-
-    /// Returns the frame by which members know the rebuilt part of a job. It comes after all small frames.
-    fn frame_of_job(&self, job: usize) -> FrameId {
-        FrameId { wide: false, index: self.shape.small_frames + job as u32 }
-    }
-
-    /// Returns the job of a frame that a member knows. Returns `None` if the frame is one of the program's.
-    fn job_of(&self, frame: FrameId) -> Option<usize> {
-        frame.index.checked_sub(self.shape.small_frames).filter(|_| !frame.wide).map(|job| job as usize)
-    }
-
-    /// Returns the number of units that a job rebuilds at most.
-    fn job_units(&self) -> u32 {
-        (JOB_BYTES / self.shape.unit_bytes).max(1) as u32
-    }
-
-    /// Returns the length of an extent's part on one member, in bytes.
-    fn extent_part_bytes(&self) -> usize {
-        EXTENT_BYTES / self.data()
-    }
-
-    /// Makes the store of a session with one server.
-    fn remote(&self, named: &Named, session: Session) -> Result<(Remote, Vec<Sender>), GuardError> {
-        let Named { name, options, limit_bytes, .. } = named.clone();
-        let capacity_bytes = session.info().capacity_bytes;
-        let opened = Opened { name, session, options, capacity_bytes, limit_bytes };
-        let shape = Shape {
-            unit_bytes: self.part_bytes,
-            slot_bytes: self.slot_bytes(),
-            small_frames: self.shape.small_frames + machine::JOBS as u32,
-            ..self.shape
-        };
-        let bounce_bytes = self.read_bytes / self.data();
-        Remote::with_extents(vec![opened], shape, self.extent_part_bytes(), bounce_bytes, self.silent)
-    }
-
-    /// Returns the length of a member's slots in bytes. A slot may hold the parts of several units.
-    fn slot_bytes(&self) -> usize {
-        slot_bytes(&self.shape, self.redundancy)
-    }
-
-    /// Returns the number of extents of which a member can hold a part.
-    fn extents_in(&self, bytes: u64) -> u64 {
-        bytes / self.extent_part_bytes() as u64
-    }
-}
-
-/// Returns the length of the slots that each server of a redundant store has, in bytes.
-pub(crate) fn slot_bytes(shape: &Shape, redundancy: Redundancy) -> usize {
-    (shape.slot_bytes / usize::from(redundancy.data)).max(hanare_wire::limits::SLOT_MIN as usize)
 }
 
 impl Member {
@@ -351,7 +268,7 @@ impl Redundant {
         let remote = self.members[member].there()?;
         let bytes = count * self.measures.part_bytes as u32;
         let spare = std::ptr::null_mut();
-        let write = Write { page: PageId(unit), bytes, frame: Some(frame), at: Some(at), may_be_same: false, spare };
+        let write = Write { page: PageId(unit), bytes, frame: Some(frame), at: Some(at), spare };
         // SAFETY: the bytes at `at` are those of a page in a frame, of its parity parts, or of a rebuilt part. They do
         // not change before the machine gives the frame back or ends the job. It does so only after the member's sender
         // has acknowledged the part or has stopped. `spare` is not used by a store of servers.
@@ -537,6 +454,11 @@ impl Store for Redundant {
         self.obey(&mut machine);
         self.check(&machine)?;
         Ok(Saved::Later)
+    }
+
+    unsafe fn holds_same(&self, page: PageId, here: *const u8, len: usize) -> bool {
+        // SAFETY: the caller keeps the promises of `Store::holds_same`.
+        unsafe { self.has_sent(page, here, len) }
     }
 
     fn release(&self, unit: u32, count: u32) {

@@ -546,6 +546,11 @@ impl Store for Remote {
         Ok(Saved::Later)
     }
 
+    unsafe fn holds_same(&self, page: PageId, here: *const u8, len: usize) -> bool {
+        // SAFETY: the caller promises `len` readable bytes at `here` that do not change during the call.
+        self.guard.fits(page.0, unsafe { std::slice::from_raw_parts(here, len) })
+    }
+
     fn release(&self, unit: u32, count: u32) {
         let extent_units = (self.extent_bytes / self.unit_bytes) as u32;
         for (unit, count) in Places::by_extent(unit, count, extent_units) {

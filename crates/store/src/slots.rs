@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
+use hanare_paging::PageId;
 use hanare_sys::clock::now_ns;
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{self, Advice, MapError, Mapping};
@@ -18,9 +19,7 @@ use hanare_wire::{Attachment, Grant, LinkError, Place};
 
 use crate::guard::Guard;
 use crate::held::Held;
-use crate::{
-    Ask, Begun, GuardError, Guarding, Polled, Read, Room, Saved, Shape, Store, StoreError, Take, Turn, Words, Write,
-};
+use crate::{Ask, Begun, GuardError, Polled, Read, Room, Saved, Shape, Store, StoreError, Take, Turn, Words, Write};
 use shared::Shared;
 
 mod fork;
@@ -66,8 +65,8 @@ pub struct Slots {
     /// The address of the slots in memory, which are adjacent.
     slots: usize,
     spill: Option<File>,
-    /// Seals the pages. `None` if they are in the slots as they are.
-    guard: Option<Guard>,
+    /// Seals the pages, or keeps checksums of the pages in the spill file.
+    guard: Guard,
     table: LockCell<Table>,
     control: LockCell<Attachment>,
     link_fd: RawFd,
@@ -118,17 +117,12 @@ impl Slots {
             shared: Shared::new(extents),
             top: 0,
         };
-        let guard = match shape.guarding {
-            Guarding::Seals => Some(Guard::new(units, unit_bytes, Guarding::Seals)?),
-            // A private server's memory is this machine's own.
-            Guarding::Sums | Guarding::Nothing => None,
-        };
-        Self::with(attachment, guard, table, wait_word)
+        Self::with(attachment, Guard::new(units, unit_bytes, shape.guarding)?, table, wait_word)
     }
 
     fn with(
         attachment: Attachment,
-        guard: Option<Guard>,
+        guard: Guard,
         table: Table,
         wait_word: &'static AtomicU32,
     ) -> Result<Self, SlotsError> {
@@ -176,17 +170,6 @@ impl Slots {
     /// Checks whether a unit is held.
     pub fn holds(&self, unit: u32) -> bool {
         self.table.lock().held.has(unit)
-    }
-
-    /// Checks whether a held page's bytes equal those at `here`. Returns false for a page in the spill file.
-    ///
-    /// # Safety
-    /// The page's `len` bytes must be at `here` and must not change meanwhile.
-    unsafe fn is_as_held(&self, unit: u32, here: *const u8, len: usize) -> bool {
-        // SAFETY: `len` bytes can be read at both addresses. The slot belongs to the page, and no thread writes to the
-        // slot.
-        let is_same = |there| unsafe { copy::equal(here, there, len) };
-        self.reading(|| self.locate(unit).ok().map(is_same)).unwrap_or(false)
     }
 
     /// Runs `read`. During this call, no slot that `read` finds in the table returns to the server.
@@ -285,12 +268,14 @@ impl Slots {
             }
         };
         match self.place(slot, inside) {
-            place if self.guard.is_some() => self.fill_sealed(unit, len, place, bounce, fill)?,
+            place if self.guard.seals() => self.fill_sealed(unit, len, place, bounce, fill)?,
             Ok(address) => fill(address.cast_mut()),
             Err(position) => {
                 fill(bounce);
                 // SAFETY: `bounce` has room for a page, and `fill` has just written `len` bytes to it.
-                self.write_spill(position, unsafe { std::slice::from_raw_parts(bounce, len) })?;
+                let bytes = unsafe { std::slice::from_raw_parts(bounce, len) };
+                self.guard.note(unit, bytes);
+                self.write_spill(position, bytes)?;
             }
         }
         Ok(())
@@ -445,8 +430,8 @@ impl Slots {
 impl Store for Slots {
     fn read(&self, read: &Read, take: &mut dyn Take) -> Result<Begun, StoreError<'_>> {
         let (unit, len) = (read.page.0, read.bytes as usize);
-        if let Some(guard) = &self.guard {
-            return self.read_sealed(guard, read, take);
+        if self.guard.seals() {
+            return self.read_sealed(read, take);
         }
         if let Some(to) = take.place(read) {
             // SAFETY: `to` has room for `len` bytes, and no other code accesses this memory.
@@ -472,14 +457,20 @@ impl Store for Slots {
 
     unsafe fn write(&self, write: &Write, fill: &mut dyn FnMut(*mut u8)) -> Result<Saved, StoreError<'_>> {
         let (unit, len) = (write.page.0, write.bytes as usize);
-        // SAFETY: the caller of `write` keeps the page's bytes at `here` unchanged.
-        let is_same = |here| unsafe { self.is_as_held(unit, here, len) };
-        // Sealed bytes never equal those of the page.
-        if write.may_be_same && self.guard.is_none() && write.at.is_some_and(is_same) {
-            return Ok(Saved::Same);
-        }
         self.save(unit, len, write.spare, fill)?;
         Ok(Saved::Done)
+    }
+
+    unsafe fn holds_same(&self, page: PageId, here: *const u8, len: usize) -> bool {
+        let unit = page.0;
+        let holds = || match self.locate(unit) {
+            // SAFETY: `len` bytes can be read at both addresses. The slot belongs to the page, and no thread writes to
+            // the slot.
+            Ok(there) if !self.guard.seals() => unsafe { copy::equal(here, there, len) },
+            // SAFETY: the caller promises `len` readable bytes at `here` that do not change during the call.
+            Ok(_) | Err(_) => self.guard.fits(unit, unsafe { std::slice::from_raw_parts(here, len) }),
+        };
+        self.reading(holds)
     }
 
     fn release(&self, unit: u32, count: u32) {

@@ -2,7 +2,7 @@
 
 mod watch;
 
-pub use watch::{Arrivals, EndWatch, MemoryWatch, RunWatch};
+pub use watch::{EndWatch, MemoryWatch};
 
 use crate::descriptors;
 use crate::futex::LockCell;

@@ -166,7 +166,6 @@ impl Away {
                 bytes: PAGE as u32,
                 frame: frame.map(|index| FrameId { wide: false, index }),
                 at: Some(at),
-                may_be_same: false,
                 spare: self.frame(0),
             };
             // SAFETY: `at` is a page at `from`, or a frame, which stays unchanged until its write has ended. `to` has

@@ -56,10 +56,9 @@ impl Pager {
         }
         self.move_to(page, State::Resident);
         if !certain && !self.has(page, DIRTY) {
-            // The page may have been written to, so it counts as dirty. If it was copied in, a comparison with the
-            // server's bytes at its eviction shows whether it was.
-            let guess = self.direct && !self.pool_of(page).class.moves;
-            self.set(page, if guess { DIRTY | GUESSED } else { DIRTY });
+            // The page may have been written to, so it counts as dirty. A comparison at its eviction shows whether it
+            // was.
+            self.set(page, DIRTY | GUESSED);
         }
         self.clean += if self.has(page, DIRTY) { 0 } else { self.span(page) };
         if hidden {

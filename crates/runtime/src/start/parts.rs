@@ -17,8 +17,8 @@ use super::StartError;
 use crate::keeper::UPKEEP_WANTED;
 use crate::plan::Plan;
 use crate::process::{self, State};
-use crate::threads::{self, arrivals, is_alone, own_thread, still};
-use crate::view::{Abilities, LiveView, Mechanism, Program, Sizes};
+use crate::threads::{self, own_thread};
+use crate::view::{Abilities, LiveView, Mechanism, Sizes};
 use crate::{calls, handler, keeper, tracing};
 
 /// How long a process that starts waits for a server that is away, if the run waits for lost servers.
@@ -51,7 +51,7 @@ pub(super) fn open_view(plan: &Plan, mode: Mode, features: &Features) -> Result<
         aside_units: plan.aside_units(mode, features),
     };
     let able = Abilities { huge: plan.huge, batches: features.process_madvise, frees_tables: features.frees_tables };
-    Ok(LiveView::new(mechanism, sizes, able, Program { is_alone, still, arrivals })?)
+    Ok(LiveView::new(mechanism, sizes, able)?)
 }
 
 /// Returns how the settings guard pages that leave this process.

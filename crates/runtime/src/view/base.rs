@@ -6,7 +6,7 @@ use hanare_sys::copy::OwnMemory;
 use hanare_sys::map::{self, Advice, MapError, Mapping};
 use hanare_sys::{Errno, again, copy};
 
-use super::{Program, ViewError};
+use super::ViewError;
 use crate::fatal::{self, EXIT_KERNEL};
 use crate::kernel::{Patience, insist};
 use crate::near::is_mapped;
@@ -65,7 +65,6 @@ pub(crate) struct Base {
     /// the start, because the program may later have used up all descriptors.
     memory: Result<OwnMemory, Errno>,
     pub(super) restrictions: Restrictions,
-    pub(super) program: Program,
 }
 
 /// Start addresses of three pools of memory: for frames of base pages, for frames of blocks, and for pages that are
@@ -93,7 +92,7 @@ impl Pools {
 
 impl Base {
     /// Makes far memory of `sizes.reserve` bytes at `base`. The caller has mapped this range.
-    pub(super) fn new(base: usize, sizes: Sizes, able: Abilities, program: Program) -> Result<Self, ViewError> {
+    pub(super) fn new(base: usize, sizes: Sizes, able: Abilities) -> Result<Self, ViewError> {
         Ok(Self {
             base,
             sizes,
@@ -103,7 +102,6 @@ impl Base {
             zeroes: Mapping::anonymous(sizes.block.max(sizes.unit).max(limits::RUN_BYTES_MAX as usize))?.leak(),
             memory: Ok(OwnMemory::open().map_err(ViewError::OwnMemory)?),
             restrictions: Restrictions::new(sizes.reserve),
-            program,
         })
     }
 
@@ -177,11 +175,6 @@ impl Base {
 
     pub(crate) fn windows(&self) -> &'static Windows {
         self.windows
-    }
-
-    /// Checks whether the program has a single thread.
-    pub(crate) fn is_alone(&self) -> bool {
-        (self.program.is_alone)()
     }
 
     pub(super) fn frame(&self, frame: FrameId) -> *mut u8 {

@@ -12,9 +12,9 @@ use hanare_sys::futex::{LockCell, LockCellGuard};
 use hanare_sys::map::{self, MapError, Mapping, Prot};
 use hanare_sys::{Errno, again, copy};
 
+use super::ViewError;
 use super::base::{Abilities, Base, HUGE_PAGE, Sizes, drop_pages};
 use super::guards::Guards;
-use super::{Program, ViewError};
 use crate::kernel::insist;
 use crate::span::Span;
 
@@ -49,16 +49,11 @@ impl Deref for Doubled {
 }
 
 impl Doubled {
-    pub(super) fn new(
-        protection: Protection,
-        sizes: Sizes,
-        able: Abilities,
-        program: Program,
-    ) -> Result<Self, ViewError> {
+    pub(super) fn new(protection: Protection, sizes: Sizes, able: Abilities) -> Result<Self, ViewError> {
         let file = map::memfd("hanare-view", sizes.reserve as u64)?;
         let seen = Mapping::shared_aligned(&file, sizes.reserve, HUGE_PAGE)?.leak();
         let behind = Mapping::shared_aligned(&file, sizes.reserve, HUGE_PAGE)?.leak();
-        let base = Base::new(seen, sizes, able, program)?;
+        let base = Base::new(seen, sizes, able)?;
         // SAFETY: the range was mapped just now, and no pointer into it exists.
         again(|| unsafe { map::protect(seen, sizes.reserve, Prot::NONE) })
             .map_err(|errno| no_room(sizes.reserve, errno))?;

@@ -344,7 +344,7 @@ mod tests {
 
     /// Makes a view in sigsegv mode with guards. Returns `None` if the kernel does not support guards.
     fn view(mappings: usize) -> Option<LiveView> {
-        use super::super::{Abilities, Mechanism, Program, Protection, Sizes};
+        use super::super::{Abilities, Mechanism, Protection, Sizes};
         use crate::span::OS_PAGE;
         use hanare_sys::features::{Disabled, Features};
         if !Features::probe(&Disabled::default()).guards {
@@ -359,9 +359,8 @@ mod tests {
             wide_frames: 0,
             aside_units: 0,
         };
-        let program = Program { is_alone: || false, still: || None, arrivals: || None };
         let mechanism = Mechanism::Protection(Protection::Guards { mappings });
-        Some(LiveView::new(mechanism, sizes, Abilities::NONE, program).expect("a view"))
+        Some(LiveView::new(mechanism, sizes, Abilities::NONE).expect("a view"))
     }
 
     fn span(page: usize, pages: usize) -> Span {

@@ -1,7 +1,7 @@
 //! Tests of the userfaultfd view on the real kernel. They move pages aside. Some of these pages are held by transfers,
 //! shared with children, or accessed during the move.
 
-use super::{Abilities, LiveView, Mechanism, Moved, Program, Sizes, View, moving};
+use super::{Abilities, LiveView, Mechanism, Moved, Sizes, View, moving};
 use crate::near::resident;
 use crate::span::{OS_PAGE, Span};
 use hanare_paging::FrameId;
@@ -45,8 +45,7 @@ fn empty_view(sizes: Sizes, able: impl Fn(&Features) -> Option<Abilities>) -> Op
     let features = Features::probe(&Disabled::default());
     let able = able(&features).filter(|_| features.access != UffdAccess::None)?;
     let uffd = Uffd::open(features.access, feature::WP | feature::MOVE).expect("userfaultfd");
-    let program = Program { is_alone: || false, still: || None, arrivals: || None };
-    Some(LiveView::new(Mechanism::Uffd(uffd), sizes, able, program).expect("a view"))
+    Some(LiveView::new(Mechanism::Uffd(uffd), sizes, able).expect("a view"))
 }
 
 fn span(page: usize, pages: usize) -> Span {

@@ -19,7 +19,7 @@ use hanare_sys::{Errno, again, copy};
 
 use super::base::{self, Abilities, Base, HUGE_PAGE, Sizes, drop_pages};
 use super::moving::{self, Refusal};
-use super::{Moved, Program, ViewError};
+use super::{Moved, ViewError};
 use crate::kernel::{Patience, insist};
 use crate::span::{OS_PAGE, Span};
 
@@ -54,10 +54,10 @@ impl Deref for Userfaultfd {
 }
 
 impl Userfaultfd {
-    pub(super) fn new(uffd: Uffd, sizes: Sizes, able: Abilities, program: Program) -> Result<Self, ViewError> {
+    pub(super) fn new(uffd: Uffd, sizes: Sizes, able: Abilities) -> Result<Self, ViewError> {
         let placed = sizes.place.and_then(|place| Mapping::reserve_at(place, sizes.reserve).ok());
         let reserved = placed.map_or_else(|| Mapping::reserve(sizes.reserve, HUGE_PAGE), Ok)?.leak();
-        let base = Base::new(reserved, sizes, able, program)?;
+        let base = Base::new(reserved, sizes, able)?;
         advise(&base, reserved, sizes.reserve)?;
         base.advise_pools()?;
         uffd.register(reserved, sizes.reserve, TRAPPING)?;
@@ -145,26 +145,15 @@ impl Userfaultfd {
         {
             free_tables(tables, to, span.len);
         }
-        // A moved page is open for writing until the call below protects it. In between, code of the program could
-        // write to the page unseen: another thread, a signal handler, or even the thread that faulted. The kernel can
-        // report a fault before the faulting thread sleeps, so this thread may still run. The page counts as
-        // write-protected only if no code of the program ran in between. Otherwise the page is opened for writing, and
-        // the pager counts it as dirty.
-        let before = if writable { None } else { (self.program.still)() };
-        let mode = MoveMode { dontwake: before.is_some(), allow_src_holes: true };
+        // A moved page is open for writing, and nothing can protect it in time. Threads of this process, processes that
+        // share its memory, and other processes (`process_vm_writev`, `/proc/PID/mem`) may write to it at once.
+        let mode = MoveMode { dontwake: false, allow_src_holes: true };
         // SAFETY: the page at `to` is absent and in transit, and the frame at `from` is filled. The caller guarantees
         // that no other call uses them.
-        if unsafe { moving::move_all(&self.uffd, to, from, span.len, mode) }.is_err() {
-            return copied();
+        match unsafe { moving::move_all(&self.uffd, to, from, span.len, mode) } {
+            Ok(()) => writable,
+            Err(_) => copied(),
         }
-        let Some(before) = before else { return writable };
-        protect(&self.uffd, to, span.len, true, false);
-        let certain = before.holds(self.program.arrivals);
-        if !certain {
-            protect(&self.uffd, to, span.len, false, true);
-        }
-        wake(&self.uffd, to, span.len);
-        certain
     }
 
     pub(super) fn open(&self, span: Span) {

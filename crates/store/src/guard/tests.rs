@@ -88,6 +88,27 @@ fn every_flipped_bit_is_noticed() {
 }
 
 #[test]
+fn bytes_fit_if_they_are_those_that_were_sent_last() {
+    for sealed in [false, true] {
+        let mut world = sent(sealed);
+        world.send(3, &page(3, 2));
+        let range = [page(2, 1), page(3, 2), page(4, 1)].concat();
+        assert!(world.guard.fits(2, &range), "{sealed}");
+        assert!(!world.guard.fits(3, &page(3, 1)) && !world.guard.fits(2, &page(3, 2)), "{sealed}");
+        for at in (0..range.len()).step_by(97) {
+            let mut other = range.clone();
+            other[at] ^= 16;
+            assert!(!world.guard.fits(2, &other), "{sealed}: byte {at}");
+        }
+        let guard = Guard::new(UNITS, UNIT, guarding(sealed)).expect("room, and a key");
+        assert!(!guard.fits(3, &[0; UNIT]), "{sealed}: a unit that was never sent");
+    }
+    let guard = Guard::new(UNITS, UNIT, Guarding::Nothing).expect("room");
+    guard.note(3, &page(3, 1));
+    assert!(!guard.fits(3, &page(3, 1)));
+}
+
+#[test]
 fn an_older_version_is_noticed() {
     for sealed in [false, true] {
         let mut world = sent(sealed);
@@ -142,7 +163,7 @@ fn sealed_bytes_show_nothing_and_differ_each_time() {
 fn forked(guard: &Guard) -> Guard {
     let kind = match &guard.kind {
         Kind::Sums(sums) => Kind::Sums(sums.copied()),
-        Kind::Seal(seal) => Kind::Seal(seal.copied()),
+        Kind::Seals(seal, sums) => Kind::Seals(seal.copied(), sums.copied()),
         Kind::Nothing => Kind::Nothing,
     };
     Guard { unit_bytes: guard.unit_bytes, kind }

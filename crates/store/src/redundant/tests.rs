@@ -196,7 +196,7 @@ impl Run {
         }
         let (page, bytes) = (PageId(unit), count * PAGE as u32);
         let spare = std::ptr::null_mut();
-        let write = Write { page, bytes, frame: Some(frame), at: Some(at), may_be_same: false, spare };
+        let write = Write { page, bytes, frame: Some(frame), at: Some(at), spare };
         // SAFETY: the frame is not used before its write has ended.
         let saved = unsafe { self.store.write(&write, &mut |_| {}) };
         assert_eq!(saved.map_err(|error| error.to_string()), Ok(Saved::Later));
@@ -236,6 +236,29 @@ impl Run {
             let wrong = (0..PAGE).find(|&at| page[at] != byte(unit, version, at));
             assert_eq!(wrong, None, "unit {unit}, version {version}");
         }
+    }
+
+    /// Compares all written units with what the servers hold, one by one and in blocks. Nothing is being written. Returns
+    /// the number of units that the store recognizes. Checks that it recognizes no other bytes.
+    fn check_same(&self) -> u32 {
+        let mut seen = 0;
+        for (unit, count) in
+            (0..UNITS).map(|unit| (unit, 1)).chain((0..UNITS).step_by(BLOCK as usize).map(|unit| (unit, BLOCK)))
+        {
+            let units = unit..unit + count;
+            if units.clone().any(|unit| self.versions[unit as usize] == 0) {
+                continue;
+            }
+            let page = |unit: u32| (0..PAGE).map(move |at| byte(unit, self.versions[unit as usize], at));
+            let mut bytes: Vec<u8> = units.flat_map(page).collect();
+            // SAFETY: the store holds these units, and nothing writes to them or to `bytes`.
+            let is_same = |bytes: &[u8]| unsafe { self.store.holds_same(PageId(unit), bytes.as_ptr(), bytes.len()) };
+            seen += if is_same(&bytes) { count } else { 0 };
+            let at = unit as usize * 131 % bytes.len();
+            bytes[at] ^= 1;
+            assert!(!is_same(&bytes), "unit {unit}, byte {at}");
+        }
+        seen
     }
 
     fn read(&self, unit: u32, count: u32) {
@@ -296,6 +319,7 @@ fn outlives(scheme: &str, servers: usize, losses: usize) {
     (0..UNITS / 2).for_each(|unit| run.write(unit, false));
     (UNITS / 2..UNITS).step_by(BLOCK as usize).for_each(|unit| run.write(unit, true));
     run.finish_writes();
+    assert_eq!(run.check_same(), 2 * UNITS);
     run.check_all(1);
     run.check_all(64);
     for lost in 0..losses {
@@ -307,7 +331,9 @@ fn outlives(scheme: &str, servers: usize, losses: usize) {
         run.check_all(16);
         run.finish_writes();
         run.check_all(64);
+        run.check_same();
         run.until_whole();
+        assert_eq!(run.check_same(), 2 * UNITS);
     }
     let news = run.news();
     assert!(news.contains("lost memory server 127.0.0.1:") && news.contains("no page is lost"), "{news}");

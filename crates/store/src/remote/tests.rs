@@ -87,7 +87,7 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
     for index in 0..2 {
         let frame = Some(FrameId { wide: false, index });
         let (page, at) = (PageId(index), Some(page.cast_const()));
-        let write = Write { page, bytes: PAGE as u32, frame, at, may_be_same: false, spare: std::ptr::null_mut() };
+        let write = Write { page, bytes: PAGE as u32, frame, at, spare: std::ptr::null_mut() };
         // SAFETY: the page's bytes never change again.
         let saved = unsafe { remote.write(&write, &mut |_| {}) }.expect("room");
         assert_eq!(saved, Saved::Later);

@@ -8,7 +8,6 @@ use hanare_wire::{Attachment, Grant, LinkError, Place};
 
 use super::{SPILLED, Slots, SlotsError};
 use crate::StoreError;
-use crate::guard::Guard;
 
 impl Slots {
     /// Opens a link to the same slots for a child that is about to be forked. From now on, these slots are only read.
@@ -32,7 +31,7 @@ impl Slots {
         for slot in table.free.drain(..) {
             table.shared.let_go(slot);
         }
-        let guard = self.guard.map(Guard::again).transpose()?;
+        let guard = self.guard.again()?;
         let again = Self::with(attachment, guard, table, self.wait_word)?;
         again.granted_slots.store(self.granted_slots.into_inner(), Relaxed);
         Ok(again)
@@ -58,7 +57,7 @@ impl Slots {
             self.grant()?;
         };
         if !whole {
-            self.copy_slot(old, new, bounce)?;
+            self.copy_slot(extent, old, new, bounce)?;
         }
         let mut table = self.table.lock();
         // The caller has marked the unit as held, so the extent still has its slot.
@@ -68,7 +67,8 @@ impl Slots {
         Ok(())
     }
 
-    fn copy_slot(&self, old: u32, new: u32, bounce: *mut u8) -> Result<(), StoreError<'_>> {
+    /// Copies the slot of an extent.
+    fn copy_slot(&self, extent: u32, old: u32, new: u32, bounce: *mut u8) -> Result<(), StoreError<'_>> {
         let from = match self.place(old, 0) {
             Ok(address) => address,
             Err(position) => {
@@ -84,6 +84,11 @@ impl Slots {
                 // SAFETY: `from` is the old slot, to which nobody writes, or `bounce`, which now contains the old
                 // slot's bytes. Both have `slot_bytes` bytes.
                 let bytes = unsafe { std::slice::from_raw_parts(from, self.slot_bytes) };
+                if !self.guard.seals() {
+                    // No thread reads the notes before the table has the new slot, because the old one was in memory or
+                    // its notes are the same.
+                    self.guard.note(extent * (self.slot_bytes / self.unit_bytes) as u32, bytes);
+                }
                 self.write_spill(position, bytes)?;
             }
         }

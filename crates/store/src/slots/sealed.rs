@@ -4,12 +4,12 @@
 use hanare_sys::copy;
 
 use super::Slots;
-use crate::guard::{Damaged, Guard, KeySpent};
+use crate::guard::{Damaged, KeySpent};
 use crate::{Begun, Read, StoreError, Take};
 
 impl Slots {
     /// Reads a held range of sealed pages.
-    pub(super) fn read_sealed(&self, guard: &Guard, read: &Read, take: &mut dyn Take) -> Result<Begun, StoreError<'_>> {
+    pub(super) fn read_sealed(&self, read: &Read, take: &mut dyn Take) -> Result<Begun, StoreError<'_>> {
         let (unit, len) = (read.page.0, read.bytes as usize);
         let place = take.place(read);
         let to = place.unwrap_or_else(|| take.spare());
@@ -17,7 +17,7 @@ impl Slots {
         unsafe { self.copy_to(unit, len, to)? };
         // SAFETY: as above. The copy has initialized the bytes.
         let bytes = unsafe { std::slice::from_raw_parts_mut(to, len) };
-        guard.open(unit, bytes).map_err(|Damaged { unit }| StoreError::Damaged {
+        self.guard.open(unit, bytes).map_err(|Damaged { unit }| StoreError::Damaged {
             server: "the private memory server",
             page: unit,
             read: *read,
@@ -40,11 +40,10 @@ impl Slots {
         bounce: *mut u8,
         fill: &mut dyn FnMut(*mut u8),
     ) -> Result<(), StoreError<'_>> {
-        let Some(guard) = &self.guard else { return Ok(()) };
         fill(bounce);
         // SAFETY: `bounce` has room for a page, only this call uses it, and `fill` has just written `len` bytes to it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(bounce, len) };
-        guard.seal(unit, bytes).map_err(|KeySpent| StoreError::SealSpent)?;
+        self.guard.seal(unit, bytes).map_err(|KeySpent| StoreError::SealSpent)?;
         match place {
             // SAFETY: the page's part of its slot has `len` bytes, and no other thread accesses it during the write.
             Ok(address) => unsafe { copy::copy(bounce, address.cast_mut(), len) },

@@ -107,6 +107,20 @@ impl Reading {
 }
 
 impl Machine {
+    /// Returns the members that hold the data parts of all these units, which are in one extent. Returns `None` if a
+    /// data part of a unit cannot be read.
+    pub(in crate::redundant) fn data_homes(&self, unit: u32, count: u32) -> Option<[usize; super::super::DATA_MAX]> {
+        let data = (1 << self.sizes.data) - 1;
+        if !(unit..unit + count).all(|unit| self.readable(unit) & data == data) {
+            return None;
+        }
+        let mut homes = [0; super::super::DATA_MAX];
+        for (part, home) in (0..self.sizes.data).zip(&mut homes) {
+            *home = self.home(self.extent_of(unit), part)?;
+        }
+        Some(homes)
+    }
+
     /// Returns a read in progress.
     pub(in crate::redundant) fn reading(&self, read: u16) -> Reading {
         self.reads[usize::from(read)]

@@ -128,7 +128,7 @@ impl Waiting {
         unsafe { at.write_bytes(byte_of(page, version), PAGE) };
         let (frame, at) = (Some(FrameId { wide: false, index: page }), Some(at.cast_const()));
         let (page, spare) = (PageId(page), std::ptr::null_mut());
-        let write = Write { page, bytes: PAGE as u32, frame, at, may_be_same: false, spare };
+        let write = Write { page, bytes: PAGE as u32, frame, at, spare };
         // SAFETY: the page's bytes do not change before the write-back has ended.
         let saved = unsafe { self.remote.write(&write, &mut |_| {}) }.expect("room");
         assert_eq!(saved, Saved::Later);

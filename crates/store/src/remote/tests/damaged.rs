@@ -60,7 +60,7 @@ impl World<'_> {
         let before = *self.written.lock().expect("no panic");
         let (frame, at) = (Some(FrameId { wide: false, index: page }), Some(bytes.as_ptr()));
         let (page, spare) = (PageId(page), std::ptr::null_mut());
-        let write = Write { page, bytes: PAGE as u32, frame, at, may_be_same: false, spare };
+        let write = Write { page, bytes: PAGE as u32, frame, at, spare };
         // SAFETY: the bytes do not change before the write has ended.
         let saved = unsafe { self.remote.write(&write, &mut |_| {}) }.expect("room");
         assert_eq!(saved, Saved::Later);
