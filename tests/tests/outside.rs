@@ -103,18 +103,14 @@ fn in_sigsegv_mode_with_guards_another_process_is_refused_pages_that_are_away() 
 }
 
 /// Other processes write to pages that are evicted and fetched: processes that share the program's memory, and processes
-/// that write through the kernel. The program has a single thread. Nothing in its process shows these writes.
+/// that call process_vm_writev. The program has a single thread. Nothing in its process shows these writes.
 #[test]
 fn what_other_processes_write_is_not_lost() {
     const SKIPPED: i32 = 77;
     let place = Place::new();
     for mode in ["thread", "sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
         for (page_size, local) in [("auto", "4M"), ("64K", "4M"), ("2M", "6M")] {
-            for way in ["shares", "calls", "file"] {
-                // docs/modes.md: in sigsegv mode, writes through the kernel may be lost.
-                if mode == "sigsegv" && way != "shares" {
-                    continue;
-                }
+            for way in ["shares", "calls"] {
                 let flags = ["--mode", mode, "--page-size", page_size, "--local", local];
                 let mut command = place.hanare(["run"]);
                 let outcome =

@@ -146,6 +146,8 @@ class Case:
         self.choose_workload(r)
         if self.name == "calls" and self.disturbance == "signals":
             self.disturbance = "none"  # an interrupted sleep ends early, also without Hanare
+        if self.name == "foreign" and self.disable:
+            self.arguments[0] = "shares"  # docs/modes.md: without some features, other writes may be lost
         self.choose_budget(r)
         self.far = "all" if self.mode == "thread" and r.random() < 0.3 else "large"
         if self.disable and r.random() < 0.7:
@@ -235,6 +237,10 @@ def direct(r, slow):
                 r.choice(["4K", "64K", "256K"]), "--seed", str(r.randrange(1, 1 << 30))]
 
 
+def foreign(r, slow):
+    return 8, [r.choice(["shares", "calls"]), str(r.choice([0.3, 1, 2])), str(r.choice([1024, 2048, 4096]))]
+
+
 def ranks(*arguments):
     """Makes the arguments of a program whose ranks share memory. Callable arguments are drawn for each run."""
     return lambda r, slow: (4, [a(r) if callable(a) else a for a in arguments])
@@ -250,12 +256,13 @@ SHARED = {
 }
 
 # Their children may end with lines of their own.
-FORKING = {"forks", "forked", "blend"}
+FORKING = {"forks", "forked", "blend", "foreign"}
 
 WORKLOADS = {name: kernel for name in ("stencil", "fft", "cg", "mg", "is", "sp", "rbtree", "clustering")} | {
     "touch": touch,
     "threads": threads,
     "direct": direct,
+    "foreign": foreign,
     "signals": lambda r, slow: (8, ["8M", "--signals", "300" if slow else "2000"]),
     "heap": lambda r, slow: (16, ["--ops", "20" if slow else "80", "--size", r.choice(["1M", "4M"]), "--seed",
                                   str(r.randrange(1 << 30))]),
