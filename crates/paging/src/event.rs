@@ -67,6 +67,8 @@ pub enum Event {
         frame: FrameId,
         /// False if the write failed, so that the server does not hold the bytes.
         ok: bool,
+        /// False if the server held the same bytes before, so that nothing was written.
+        changed: bool,
     },
     /// A frame's memory was returned to the system.
     FrameFreed {
@@ -186,8 +188,7 @@ pub enum Bytes {
     /// Only local memory holds the bytes, so they must be saved.
     Dirty,
     /// The page was opened for writing on a prediction, or because it could not be protected. So it may be unchanged. The
-    /// engine compares the bytes with the
-    /// server's and writes them only if they differ.
+    /// engine compares the bytes with the server's, now or in the write-back, and writes them only if they differ.
     Unknown,
     /// Like [`Bytes::Unknown`], but the page started as zeroes and the server does not hold it. The engine compares the
     /// bytes with zeroes.
@@ -264,6 +265,8 @@ pub enum Action {
         page: PageId,
         /// The frame with the bytes. They must not change until [`Event::WrittenBack`].
         frame: FrameId,
+        /// Whether the server holds bytes of the page that may be the same. If they are, the engine need not write them.
+        may_be_same: bool,
     },
     /// Let the server drop these units.
     Release {

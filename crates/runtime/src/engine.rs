@@ -457,7 +457,7 @@ impl<V: View, S: Store> Engine<V, S> {
                     self.notify(page, 1);
                 }
                 Action::TakeOut { .. } => self.take_out(todo, work),
-                Action::WriteBack { page, frame } => self.write_back(page, frame, units, work),
+                Action::WriteBack { .. } => self.write_back(todo.action, units, work),
                 Action::FreeFrame { frame } => {
                     self.view.empty_frame(frame);
                     self.step(&[Event::FrameFreed { frame }], work);

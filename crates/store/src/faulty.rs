@@ -253,6 +253,12 @@ impl Store for Faulty {
             state.has_failed = true;
             return Err(StoreError::Full(Telling(self, Words::NoRoom)));
         }
+        if write.may_be_same {
+            let held = |unit: u32| state.held.get(&unit).map(Vec::as_slice);
+            if units.zip(bytes.chunks(self.unit_bytes)).all(|(unit, bytes)| held(unit) == Some(bytes)) {
+                return Ok(Saved::Same);
+            }
+        }
         match (write.frame, write.at) {
             (Some(frame), Some(at)) if self.faults.writes_later => {
                 state.queue.push(Queued::Write { page: write.page, frame, at: at as usize, bytes });
@@ -263,16 +269,6 @@ impl Store for Faulty {
                 Ok(Saved::Done)
             }
         }
-    }
-
-    unsafe fn holds_same(&self, page: PageId, here: *const u8, len: usize) -> bool {
-        let mut bytes = vec![0; len];
-        // SAFETY: the caller promises `len` readable bytes at `here`.
-        unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(here, len) };
-        let state = self.state();
-        (page.0..)
-            .zip(bytes.chunks(self.unit_bytes))
-            .all(|(unit, bytes)| state.held.get(&unit).is_some_and(|held| held == bytes))
     }
 
     fn release(&self, unit: u32, count: u32) {

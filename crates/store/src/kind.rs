@@ -167,7 +167,8 @@ impl Kind {
         }
     }
 
-    /// Does a part of a worker's work. Calls `ended` for each write that has ended. `take` receives the pages that arrive
+    /// Does a part of a worker's work. Calls `ended` for each write that has ended, with false if the store held the same
+    /// bytes before. `take` receives the pages that arrive
     /// meanwhile. Sleeps if there is nothing to do. Returns the number of messages sent. The caller repeats this call in a
     /// thread of the worker's own.
     ///
@@ -176,12 +177,14 @@ impl Kind {
     pub fn work(
         &self,
         worker: &mut Worker,
-        ended: &mut dyn FnMut(PageId, FrameId),
+        ended: &mut dyn FnMut(PageId, FrameId, bool),
         take: &mut dyn Take,
     ) -> Result<u64, StoreError<'_>> {
         match (self, worker) {
             (Kind::Remote(remote), Worker::Sender(sender)) => remote.send(sender, ended),
-            (Kind::Redundant(redundant), Worker::Copyist(copyist)) => redundant.send(copyist, ended),
+            (Kind::Redundant(redundant), Worker::Copyist(copyist)) => {
+                redundant.send(copyist, &mut |page, frame| ended(page, frame, true))
+            }
             (Kind::Redundant(redundant), Worker::Rebuilder(rebuilder)) => {
                 redundant.rebuild(rebuilder, take).map(|()| 0)
             }
@@ -276,17 +279,6 @@ impl Store for Kind {
                 Kind::Slots(slots) => slots.write(write, fill),
                 Kind::Remote(remote) => remote.write(write, fill),
                 Kind::Redundant(redundant) => redundant.write(write, fill),
-            }
-        }
-    }
-
-    unsafe fn holds_same(&self, page: PageId, here: *const u8, len: usize) -> bool {
-        // SAFETY: the caller keeps the promises of `Store::holds_same`.
-        unsafe {
-            match self {
-                Kind::Slots(slots) => slots.holds_same(page, here, len),
-                Kind::Remote(remote) => remote.holds_same(page, here, len),
-                Kind::Redundant(redundant) => redundant.holds_same(page, here, len),
             }
         }
     }

@@ -56,14 +56,6 @@ pub trait Store: Send + Sync {
     /// [`Write::spare`] has room for a slot, and no other code uses it meanwhile.
     unsafe fn write(&self, write: &Write, fill: &mut dyn FnMut(*mut u8)) -> Result<Saved, StoreError<'_>>;
 
-    /// Checks whether the store holds these `len` bytes of a page. Also returns false if it cannot tell without a
-    /// request.
-    ///
-    /// # Safety
-    /// The store holds the page, and no write or release of the page is in progress. There are `len` readable bytes at
-    /// `here`, which do not change during the call.
-    unsafe fn holds_same(&self, page: PageId, here: *const u8, len: usize) -> bool;
-
     /// Drops units (base pages) that are no longer needed. Never waits. The store applies the releases and writes of a
     /// unit in the order of the calls. So the caller must not begin a write of the unit between its decision to release
     /// the unit and this call.
@@ -155,6 +147,9 @@ pub struct Write {
     pub frame: Option<FrameId>,
     /// The address of the page's bytes. `None` if the bytes are not at one address.
     pub at: Option<*const u8>,
+    /// Whether the store holds bytes of the page that may be the same. The store then compares, if this needs no
+    /// request, and does not write the same bytes again.
+    pub may_be_same: bool,
     /// Memory with room for a slot.
     pub spare: *mut u8,
 }
@@ -164,6 +159,8 @@ pub struct Write {
 pub enum Saved {
     /// The store has the bytes.
     Done,
+    /// The store already had the same bytes.
+    Same,
     /// The write ends later. The caller of [`Remote::send`] learns of its end.
     Later,
 }

@@ -268,7 +268,7 @@ impl Redundant {
         let remote = self.members[member].there()?;
         let bytes = count * self.measures.part_bytes as u32;
         let spare = std::ptr::null_mut();
-        let write = Write { page: PageId(unit), bytes, frame: Some(frame), at: Some(at), spare };
+        let write = Write { page: PageId(unit), bytes, frame: Some(frame), at: Some(at), may_be_same: false, spare };
         // SAFETY: the bytes at `at` are those of a page in a frame, of its parity parts, or of a rebuilt part. They do
         // not change before the machine gives the frame back or ends the job. It does so only after the member's sender
         // has acknowledged the part or has stopped. `spare` is not used by a store of servers.
@@ -441,6 +441,10 @@ impl Store for Redundant {
             debug_assert!(false, "a page that goes to servers waits in a frame");
             return Err(StoreError::Full(Telling(self, Words::NoRoom)));
         };
+        // SAFETY: the caller of `write` keeps the page's bytes at `from` unchanged until the write has ended.
+        if write.may_be_same && unsafe { self.has_sent(page, from, bytes as usize) } {
+            return Ok(Saved::Same);
+        }
         let index = self.measures.index_of(frame);
         if self.measures.data() > 1 {
             // SAFETY: the caller of `write` keeps the page's bytes at `from` unchanged until the write has ended.
@@ -454,11 +458,6 @@ impl Store for Redundant {
         self.obey(&mut machine);
         self.check(&machine)?;
         Ok(Saved::Later)
-    }
-
-    unsafe fn holds_same(&self, page: PageId, here: *const u8, len: usize) -> bool {
-        // SAFETY: the caller keeps the promises of `Store::holds_same`.
-        unsafe { self.has_sent(page, here, len) }
     }
 
     fn release(&self, unit: u32, count: u32) {

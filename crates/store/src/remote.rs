@@ -38,6 +38,7 @@ pub(crate) use again::passes;
 pub use places::{Guarding, Shape};
 use places::{Places, WriteBack};
 pub use writer::Sender;
+pub(crate) use writer::WriteEnd;
 
 /// The maximum number of reads in flight on one link.
 const READS_MAX: usize = 1024;
@@ -527,6 +528,13 @@ impl Remote {
     }
 }
 
+impl Remote {
+    /// Checks whether these are the bytes of a page that were sent last. Returns false if this is not known.
+    pub(crate) fn has_sent(&self, page: PageId, bytes: &[u8]) -> bool {
+        self.guard.fits(page.0, bytes)
+    }
+}
+
 impl Store for Remote {
     fn read(&self, read: &Read, _: &mut dyn Take) -> Result<Begun, StoreError<'_>> {
         let index = self.places.lock().server_of(read.page.0);
@@ -536,19 +544,14 @@ impl Store for Remote {
     /// Queues the write-back of a page that is in a frame. The caller of [`Remote::send`] learns when the write-back
     /// ends.
     unsafe fn write(&self, write: &Write, _: &mut dyn FnMut(*mut u8)) -> Result<Saved, StoreError<'_>> {
-        let Write { page, bytes, frame: Some(frame), at: Some(from), .. } = *write else {
+        let Write { page, bytes, frame: Some(frame), at: Some(from), may_be_same, .. } = *write else {
             debug_assert!(false, "a page that goes to a server waits in a frame");
             return Err(self.full());
         };
-        let job = WriteBack { page, frame, bytes, from: from as usize };
+        let job = WriteBack { page, frame, bytes, from: from as usize, may_be_same };
         let server = self.places.lock().write_back(job).ok_or_else(|| self.full())?;
         self.notify(server);
         Ok(Saved::Later)
-    }
-
-    unsafe fn holds_same(&self, page: PageId, here: *const u8, len: usize) -> bool {
-        // SAFETY: the caller promises `len` readable bytes at `here` that do not change during the call.
-        self.guard.fits(page.0, unsafe { std::slice::from_raw_parts(here, len) })
     }
 
     fn release(&self, unit: u32, count: u32) {

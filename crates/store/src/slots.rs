@@ -10,7 +10,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use hanare_paging::PageId;
 use hanare_sys::clock::now_ns;
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{self, Advice, MapError, Mapping};
@@ -170,6 +169,21 @@ impl Slots {
     /// Checks whether a unit is held.
     pub fn holds(&self, unit: u32) -> bool {
         self.table.lock().held.has(unit)
+    }
+
+    /// Checks whether a held page's bytes equal those at `here`. Returns false if this is not known.
+    ///
+    /// # Safety
+    /// The page's `len` bytes must be at `here` and must not change meanwhile.
+    unsafe fn is_as_held(&self, unit: u32, here: *const u8, len: usize) -> bool {
+        let holds = || match self.locate(unit) {
+            // SAFETY: `len` bytes can be read at both addresses. The slot belongs to the page, and no thread writes to
+            // the slot.
+            Ok(there) if !self.guard.seals() => unsafe { copy::equal(here, there, len) },
+            // SAFETY: the caller promises `len` readable bytes at `here` that do not change during the call.
+            Ok(_) | Err(_) => self.guard.fits(unit, unsafe { std::slice::from_raw_parts(here, len) }),
+        };
+        self.reading(holds)
     }
 
     /// Runs `read`. During this call, no slot that `read` finds in the table returns to the server.
@@ -457,20 +471,13 @@ impl Store for Slots {
 
     unsafe fn write(&self, write: &Write, fill: &mut dyn FnMut(*mut u8)) -> Result<Saved, StoreError<'_>> {
         let (unit, len) = (write.page.0, write.bytes as usize);
+        // SAFETY: the caller of `write` keeps the page's bytes at `here` unchanged.
+        let is_same = |here| unsafe { self.is_as_held(unit, here, len) };
+        if write.may_be_same && write.at.is_some_and(is_same) {
+            return Ok(Saved::Same);
+        }
         self.save(unit, len, write.spare, fill)?;
         Ok(Saved::Done)
-    }
-
-    unsafe fn holds_same(&self, page: PageId, here: *const u8, len: usize) -> bool {
-        let unit = page.0;
-        let holds = || match self.locate(unit) {
-            // SAFETY: `len` bytes can be read at both addresses. The slot belongs to the page, and no thread writes to
-            // the slot.
-            Ok(there) if !self.guard.seals() => unsafe { copy::equal(here, there, len) },
-            // SAFETY: the caller promises `len` readable bytes at `here` that do not change during the call.
-            Ok(_) | Err(_) => self.guard.fits(unit, unsafe { std::slice::from_raw_parts(here, len) }),
-        };
-        self.reading(holds)
     }
 
     fn release(&self, unit: u32, count: u32) {

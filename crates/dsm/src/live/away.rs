@@ -166,6 +166,7 @@ impl Away {
                 bytes: PAGE as u32,
                 frame: frame.map(|index| FrameId { wide: false, index }),
                 at: Some(at),
+                may_be_same: false,
                 spare: self.frame(0),
             };
             // SAFETY: `at` is a page at `from`, or a frame, which stays unchanged until its write has ended. `to` has
@@ -292,7 +293,7 @@ impl Away {
 /// Runs the thread that sends to one server.
 fn work(store: &'static Kind, mut worker: Worker, ended: &'static Ended, rank: Rank) {
     while !ended.is_over.load(Ordering::Acquire) {
-        let mut report = |page, frame| {
+        let mut report = |page, frame, _| {
             ended.writes.lock().push((page, frame));
             ended.bell.fetch_add(1, Ordering::Release);
             futex::wake_one(&ended.bell);

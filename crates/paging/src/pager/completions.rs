@@ -194,10 +194,18 @@ impl Pager {
     pub(super) fn write_back(&mut self, page: PageId, frame: FrameId, actions: &mut Actions) {
         self.set(page, WRITING);
         self.writing += 1;
-        actions.push(Action::WriteBack { page, frame });
+        let may_be_same = self.has(page, GUESSED) && self.has(page, HELD);
+        actions.push(Action::WriteBack { page, frame, may_be_same });
     }
 
-    pub(super) fn written_back(&mut self, page: PageId, frame: FrameId, ok: bool, actions: &mut Actions) {
+    pub(super) fn written_back(
+        &mut self,
+        page: PageId,
+        frame: FrameId,
+        ok: bool,
+        changed: bool,
+        actions: &mut Actions,
+    ) {
         let moves = self.pool(frame.wide).class.moves;
         self.writing -= 1;
         if self.state(page) != State::Staged {
@@ -230,7 +238,10 @@ impl Pager {
             self.used -= self.span(page) * u32::from(moves);
             return self.forget(page, actions);
         }
-        self.counters.written_back += u64::from(self.span(page));
+        match changed {
+            true => self.counters.written_back += u64::from(self.span(page)),
+            false => self.counters.dropped_clean += u64::from(self.span(page)),
+        }
         if moves && self.has(page, WANTED) {
             self.counters.faults_rescued += 1;
             let write = self.has(page, WRITE);

@@ -224,7 +224,7 @@ impl Pager {
                 self.policy.tick(now_ms);
                 self.look_again(now_ms);
             }
-            Event::WrittenBack { page, frame, ok } => self.written_back(page, frame, ok, actions),
+            Event::WrittenBack { page, frame, ok, changed } => self.written_back(page, frame, ok, changed, actions),
             Event::FrameFreed { frame } => {
                 self.frees -= 1;
                 self.freeing -= self.span_of(frame.wide);

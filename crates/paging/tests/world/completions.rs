@@ -25,15 +25,16 @@ impl World {
                 self.wake(page);
             }
             Action::TakeOut { page, frame, bytes } => self.complete_take_out(page, frame, bytes, fails),
-            Action::WriteBack { page, frame } => {
+            Action::WriteBack { page, frame, may_be_same } => {
                 let bytes = self.frames[&frame].clone();
                 assert_eq!(seen.as_ref(), Some(&bytes), "{frame:?} was disturbed while it was written back");
-                if !fails {
+                let changed = fails || !may_be_same || bytes != self.server_bytes(page, bytes.len() as u32);
+                if !fails && changed {
                     for (index, &value) in bytes.iter().enumerate() {
                         self.server.insert(page.0 + index as u32, value);
                     }
                 }
-                self.step(Event::WrittenBack { page, frame, ok: !fails });
+                self.step(Event::WrittenBack { page, frame, ok: !fails, changed });
             }
             Action::Hide { page, frame, .. } => self.complete_hide(page, frame, fails),
             Action::Show { page, frame, writable } => match frame {
@@ -152,7 +153,8 @@ impl World {
         let changed = match known {
             Bytes::Clean => false,
             Bytes::Dirty => true,
-            Bytes::Unknown => bytes != self.server_bytes(page, span),
+            // Bytes that go into a frame are compared when the frame is written back, or now.
+            Bytes::Unknown => frame.is_some() && self.random.chance(500) || bytes != self.server_bytes(page, span),
             Bytes::MaybeZero => bytes.iter().any(|&value| value != 0),
         };
         match frame {

@@ -210,7 +210,7 @@ impl World {
                     seen = Some(self.server_bytes(page, self.span(page) * count));
                 }
             }
-            Action::WriteBack { page, frame } => {
+            Action::WriteBack { page, frame, .. } => {
                 seen = Some(self.frames[&frame].clone());
                 assert_eq!(self.span(page) as usize, self.frames[&frame].len());
             }

@@ -109,7 +109,7 @@ impl<V: View> Engine<V, Kind> {
     pub(crate) fn run_worker(&self, mut worker: Worker) -> ! {
         let mut noted = Progress::default();
         loop {
-            let mut ended = |page, frame| self.submit(Event::WrittenBack { page, frame, ok: true });
+            let mut ended = |page, frame, changed| self.submit(Event::WrittenBack { page, frame, ok: true, changed });
             let worked = self.store.work(&mut worker, &mut ended, &mut In::outside(self));
             add(&self.counters.requests, worked.unwrap_or_else(|error| end(&error)));
             if let Some(notice) = self.store.notice(&mut worker) {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering::SeqCst;
 
-use hanare_paging::{Action, Bytes, Event, FrameId, PageId, limits};
+use hanare_paging::{Action, Bytes, Event, PageId, limits};
 use hanare_store::{Saved, Store, Write};
 use hanare_sys::copy;
 
@@ -28,7 +28,9 @@ impl<V: View, S: Store> Engine<V, S> {
             // other call uses them.
             let ok = unsafe { self.view.move_out(self.span(page, first.units), frame, bytes == Bytes::Clean) };
             // SAFETY: the frame has the page's bytes now. Nothing writes to it before the pager learns of them.
-            let changed = ok && !unsafe { self.is_saved(page, bytes, self.view.frame(frame), self.bytes(first.units)) };
+            let is_zero =
+                || unsafe { copy::equal(self.view.frame(frame), self.view.zeroes(), self.bytes(first.units)) };
+            let changed = bytes != Bytes::Clean && (bytes != Bytes::MaybeZero || !ok || !is_zero());
             add(&self.counters.evict_ns, now_ns() - started);
             self.step(&[Event::TakenOut { page, ok, changed }], work);
             return self.notify(page, 1);
@@ -152,40 +154,28 @@ impl<V: View, S: Store> Engine<V, S> {
                 // `span.len` bytes.
                 None => unsafe { self.view.read(span, to) },
             };
-            let here = match *frame {
-                Some(frame) => {
-                    copy_to(self.view.frame(frame));
-                    Some(self.view.frame(frame).cast_const())
+            // SAFETY: `here` and the zeroes have `span.len` bytes each, and nothing writes to them.
+            let is_zero = |here| unsafe { copy::equal(here, self.view.zeroes(), span.len) };
+            if let Some(frame) = *frame {
+                let here = self.view.frame(frame);
+                copy_to(here);
+                if *bytes == Bytes::MaybeZero && is_zero(here.cast_const()) {
+                    *bytes = Bytes::Clean;
                 }
-                None if *bytes == Bytes::Dirty => None,
-                None => aside.or_else(|| self.view.protected_bytes(span)),
-            };
-            // SAFETY: all writes to the page were stopped, so the bytes at `here` do not change.
-            if here.is_some_and(|here| unsafe { self.is_saved(page, *bytes, here, span.len) }) {
-                *bytes = Bytes::Clean;
-            } else if frame.is_none() {
-                let write = Write { page, bytes: span.len as u32, frame: None, at: here, spare: bounce };
-                // SAFETY: the bytes at `here` do not change, as above. `bounce` belongs to this thread's work space.
-                let (Saved::Done | Saved::Later) = unsafe { self.save(&write, &mut |to| copy_to(to)) };
+                continue;
             }
-        }
-    }
-
-    /// Checks whether a page needs no write-back. This is known, or a comparison of the page's `len` bytes at `here`
-    /// shows it.
-    ///
-    /// # Safety
-    /// There are `len` readable bytes at `here`, which do not change.
-    unsafe fn is_saved(&self, page: PageId, bytes: Bytes, here: *const u8, len: usize) -> bool {
-        match bytes {
-            Bytes::Clean => true,
-            Bytes::Dirty => false,
-            // SAFETY: the caller promises the bytes at `here`. The zeroes are as long as the largest page, and nothing
-            // writes to them.
-            Bytes::MaybeZero => unsafe { copy::equal(here, self.view.zeroes(), len) },
-            // SAFETY: the caller promises the bytes at `here`. The pager says `Unknown` only of a page that the store
-            // holds, and no write of the page is in progress.
-            Bytes::Unknown => unsafe { self.store.holds_same(page, here, len) },
+            let here = if *bytes == Bytes::Dirty { None } else { aside.or_else(|| self.view.protected_bytes(span)) };
+            if *bytes == Bytes::MaybeZero && here.is_some_and(is_zero) {
+                *bytes = Bytes::Clean;
+                continue;
+            }
+            let may_be_same = *bytes == Bytes::Unknown;
+            let write = Write { page, bytes: span.len as u32, frame: None, at: here, may_be_same, spare: bounce };
+            // SAFETY: all writes to the page were stopped, so the bytes at `here` do not change. `bounce` belongs to
+            // this thread's work space.
+            if unsafe { self.save(&write, &mut |to| copy_to(to)) } == Saved::Same {
+                *bytes = Bytes::Clean;
+            }
         }
     }
 
@@ -214,15 +204,17 @@ impl<V: View, S: Store> Engine<V, S> {
         }
     }
 
-    pub(super) fn write_back(&self, page: PageId, frame: FrameId, units: u32, work: &mut Work) {
+    pub(super) fn write_back(&self, action: Action, units: u32, work: &mut Work) {
+        let Action::WriteBack { page, frame, may_be_same } = action else { return };
         let (from, len) = (self.view.frame(frame), self.bytes(units));
         let (at, spare) = (Some(from.cast_const()), work.bounce as *mut u8);
-        let write = Write { page, bytes: len as u32, frame: Some(frame), at, spare };
+        let write = Write { page, bytes: len as u32, frame: Some(frame), at, may_be_same, spare };
         // SAFETY: the bytes at `from` do not change, because the pager does not reuse a frame during its write-back.
         // `to` has room for `len` bytes. `spare` belongs to this thread's work space.
         let saved = unsafe { self.save(&write, &mut |to| copy::copy(from, to, len)) };
         if saved != Saved::Later {
-            self.step(&[Event::WrittenBack { page, frame, ok: true }], work);
+            let changed = saved != Saved::Same;
+            self.step(&[Event::WrittenBack { page, frame, ok: true, changed }], work);
             self.notify(page, 1);
         }
     }

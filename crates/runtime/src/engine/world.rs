@@ -304,7 +304,7 @@ impl World {
         if self.random.chance(500) {
             self.engine().receive(Wait::Now);
         } else if let Some((page, frame)) = self.engine().store().end_write() {
-            self.engine().submit(Event::WrittenBack { page, frame, ok: true });
+            self.engine().submit(Event::WrittenBack { page, frame, ok: true, changed: true });
         }
         is_busy
     }

@@ -196,7 +196,7 @@ impl Run {
         }
         let (page, bytes) = (PageId(unit), count * PAGE as u32);
         let spare = std::ptr::null_mut();
-        let write = Write { page, bytes, frame: Some(frame), at: Some(at), spare };
+        let write = Write { page, bytes, frame: Some(frame), at: Some(at), may_be_same: false, spare };
         // SAFETY: the frame is not used before its write has ended.
         let saved = unsafe { self.store.write(&write, &mut |_| {}) };
         assert_eq!(saved.map_err(|error| error.to_string()), Ok(Saved::Later));
@@ -241,10 +241,10 @@ impl Run {
     /// Compares all written units with what the servers hold, one by one and in blocks. Nothing is being written. Returns
     /// the number of units that the store recognizes. Checks that it recognizes no other bytes.
     fn check_same(&self) -> u32 {
+        let Kind::Redundant(store) = self.store else { unreachable!("these tests have a redundant store") };
         let mut seen = 0;
-        for (unit, count) in
-            (0..UNITS).map(|unit| (unit, 1)).chain((0..UNITS).step_by(BLOCK as usize).map(|unit| (unit, BLOCK)))
-        {
+        let blocks = (0..UNITS).step_by(BLOCK as usize).map(|unit| (unit, BLOCK));
+        for (unit, count) in (0..UNITS).map(|unit| (unit, 1)).chain(blocks) {
             let units = unit..unit + count;
             if units.clone().any(|unit| self.versions[unit as usize] == 0) {
                 continue;
@@ -252,7 +252,7 @@ impl Run {
             let page = |unit: u32| (0..PAGE).map(move |at| byte(unit, self.versions[unit as usize], at));
             let mut bytes: Vec<u8> = units.flat_map(page).collect();
             // SAFETY: the store holds these units, and nothing writes to them or to `bytes`.
-            let is_same = |bytes: &[u8]| unsafe { self.store.holds_same(PageId(unit), bytes.as_ptr(), bytes.len()) };
+            let is_same = |bytes: &[u8]| unsafe { store.has_sent(PageId(unit), bytes.as_ptr(), bytes.len()) };
             seen += if is_same(&bytes) { count } else { 0 };
             let at = unit as usize * 131 % bytes.len();
             bytes[at] ^= 1;
@@ -301,7 +301,7 @@ impl Run {
 
 fn work(store: &'static Kind, program: &'static Program, mut worker: Worker) {
     while !program.is_over.load(Acquire) {
-        let mut ended = |_, frame| {
+        let mut ended = |_, frame, _| {
             program.free.lock().push(frame);
             program.free_count.fetch_add(1, AcqRel);
         };

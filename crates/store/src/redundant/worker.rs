@@ -12,7 +12,7 @@ use hanare_wire::{LinkError, Session};
 use super::news::Why;
 use super::{RETURNS_MAX, Redundant};
 use crate::StoreError;
-use crate::remote::{Remote, Sender};
+use crate::remote::{Remote, Sender, WriteEnd};
 
 /// The time between two attempts to reach a lost server.
 const RETRY: Duration = Duration::from_secs(1);
@@ -67,8 +67,8 @@ impl Redundant {
         }
         let mut sent = 0;
         if let (Some(sender), Some(remote)) = (copyist.sender.as_mut(), member.there()) {
-            let result = remote.send_telling(sender, &mut |_, frame, took| {
-                self.part_ended(index, frame, took);
+            let result = remote.send_telling(sender, &mut |_, frame, end| {
+                self.part_ended(index, frame, end != WriteEnd::Refused);
                 self.give_back(ended);
                 true
             });

@@ -63,6 +63,9 @@ pub(super) struct WriteBack {
     pub(super) bytes: u32,
     /// The address of the page's bytes.
     pub(super) from: usize,
+    /// Whether the server holds bytes of the page that may be the same. False once the page was sent: then the notes
+    /// describe what was sent, and no longer what the server holds.
+    pub(super) may_be_same: bool,
 }
 
 /// A range of far memory that a server may drop.
@@ -97,6 +100,7 @@ struct Waiting {
     page: u32,
     bytes: u32,
     next: u32,
+    may_be_same: bool,
 }
 
 /// A list of numbered entries, each of which contains the link to the next. A link is a number plus one, and 0 is no
@@ -219,6 +223,17 @@ impl Places {
 
     // ---- write-backs -----------------------------------------------------------------------------------------------
 
+    /// Ends a write-back without sending it, if the server holds a version of the page. The caller knows that the bytes
+    /// are the same. Returns whether the write-back has ended.
+    pub(super) fn is_held(&mut self, job: WriteBack, server: usize) -> bool {
+        let (unit, count) = (job.page.0, self.count_of(job.bytes));
+        let is_held = self.server_of(unit) == server && (unit..unit + count).all(|unit| self.held.has(unit));
+        if is_held {
+            self.writing.clear(unit, count);
+        }
+        is_held
+    }
+
     /// Queues a write-back. Returns its server, or `None` if no server has room.
     pub(super) fn write_back(&mut self, job: WriteBack) -> Option<usize> {
         let (unit, count) = (job.page.0, self.count_of(job.bytes));
@@ -236,7 +251,8 @@ impl Places {
 
     fn queue(&mut self, server: usize, job: WriteBack) {
         let place = if job.frame.wide { self.small_frames + job.frame.index } else { job.frame.index };
-        self.frames[place as usize] = Waiting { from: job.from, page: job.page.0, bytes: job.bytes, next: 0 };
+        let WriteBack { page: PageId(page), bytes, from, may_be_same, .. } = job;
+        self.frames[place as usize] = Waiting { from, page, bytes, next: 0, may_be_same };
         let frames = &mut self.frames;
         self.writes[server].push(place, |last, next| frames[last as usize].next = next);
     }
@@ -247,10 +263,11 @@ impl Places {
         while bytes < bytes_max && into.len() < WRITES_AT_ONCE {
             let frames = &self.frames;
             let Some(place) = self.writes[server].pop(|place| frames[place as usize].next) else { return };
-            let Waiting { from, page, bytes: length, .. } = self.frames[place as usize];
+            let Waiting { from, page, bytes: length, may_be_same, .. } = self.frames[place as usize];
             let wide = place >= self.small_frames;
             let index = if wide { place - self.small_frames } else { place };
-            into.push(WriteBack { page: PageId(page), frame: FrameId { wide, index }, bytes: length, from });
+            let frame = FrameId { wide, index };
+            into.push(WriteBack { page: PageId(page), frame, bytes: length, from, may_be_same });
             bytes += length as usize;
         }
     }
@@ -282,7 +299,7 @@ impl Places {
         if to != server {
             vain.push(self.slot(unit / self.slot_units));
         }
-        self.queue(to, job);
+        self.queue(to, WriteBack { may_be_same: false, ..job });
         Ended::GoesTo(to)
     }
 

@@ -69,7 +69,7 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
         // The thread runs until the process ends.
         std::thread::spawn(move || {
             loop {
-                let mut ended = |_, _| _ = WRITTEN.fetch_add(1, AcqRel);
+                let mut ended = |_, _, _| _ = WRITTEN.fetch_add(1, AcqRel);
                 remote.send(&mut sender, &mut ended).map_err(|error| error.to_string()).expect("a server");
             }
         });
@@ -87,7 +87,7 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
     for index in 0..2 {
         let frame = Some(FrameId { wide: false, index });
         let (page, at) = (PageId(index), Some(page.cast_const()));
-        let write = Write { page, bytes: PAGE as u32, frame, at, spare: std::ptr::null_mut() };
+        let write = Write { page, bytes: PAGE as u32, frame, at, may_be_same: false, spare: std::ptr::null_mut() };
         // SAFETY: the page's bytes never change again.
         let saved = unsafe { remote.write(&write, &mut |_| {}) }.expect("room");
         assert_eq!(saved, Saved::Later);
@@ -133,7 +133,7 @@ fn a_worker_of_another_kind_of_store_is_an_error() {
     let (remote, senders) = Remote::new(vec![opened], shape, PAGE, SILENT).expect("a store");
     let store = crate::Kind::Remote(Box::new(remote));
     let mut worker = crate::Worker::Rebuilder(crate::Rebuilder::default());
-    let error = store.work(&mut worker, &mut |_, _| {}, &mut &Starved::default()).expect_err("another store");
+    let error = store.work(&mut worker, &mut |_, _, _| {}, &mut &Starved::default()).expect_err("another store");
     assert!(matches!(error, StoreError::OtherWorker), "{error}");
     drop((store, senders));
     stop.stop();

@@ -39,6 +39,17 @@ pub(super) enum Sent {
     RoomRequest(u32),
 }
 
+/// The end of a write-back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WriteEnd {
+    /// The server holds the page.
+    Written,
+    /// The server held the same bytes before, and nothing was sent.
+    Same,
+    /// No server has room.
+    Refused,
+}
+
 /// The state of the sender of one server.
 #[derive(Debug)]
 pub struct Sender {
@@ -79,26 +90,30 @@ impl Sender {
 
 impl Remote {
     /// Sends what waits for the sender's server, and reads the answers that have arrived. Calls `ended` for each
-    /// write-back that has ended. Sleeps if there is nothing to do. Returns the number of messages sent. The caller
+    /// write-back that has ended, with false if the server held the same bytes before. Sleeps if there is nothing to do. Returns the number of messages sent. The caller
     /// repeats this call in a thread of its own.
     ///
     /// # Errors
     /// The server is lost or silent, it sent invalid data, or no server has room.
-    pub fn send(&self, sender: &mut Sender, ended: &mut dyn FnMut(PageId, FrameId)) -> Result<u64, StoreError<'_>> {
-        self.send_telling(sender, &mut |page, frame, took| {
-            if took {
-                ended(page, frame);
+    pub fn send(
+        &self,
+        sender: &mut Sender,
+        ended: &mut dyn FnMut(PageId, FrameId, bool),
+    ) -> Result<u64, StoreError<'_>> {
+        self.send_telling(sender, &mut |page, frame, end| {
+            if end != WriteEnd::Refused {
+                ended(page, frame, end == WriteEnd::Written);
             }
-            took
+            end != WriteEnd::Refused
         })
     }
 
-    /// Like [`Self::send`]. Also calls `ended` for a write-back for which no server has room, with false. The result
-    /// is an error only if `ended` returns false.
+    /// Like [`Self::send`]. Also calls `ended` for a write-back for which no server has room. The result is an error
+    /// only if `ended` then returns false.
     pub(crate) fn send_telling(
         &self,
         sender: &mut Sender,
-        ended: &mut dyn FnMut(PageId, FrameId, bool) -> bool,
+        ended: &mut dyn FnMut(PageId, FrameId, WriteEnd) -> bool,
     ) -> Result<u64, StoreError<'_>> {
         let before = sender.tag;
         Sending { remote: self, sender, ended }.go_on()?;
@@ -110,7 +125,7 @@ impl Remote {
 pub(super) struct Sending<'a, 'b> {
     pub(super) remote: &'a Remote,
     pub(super) sender: &'b mut Sender,
-    ended: &'b mut dyn FnMut(PageId, FrameId, bool) -> bool,
+    ended: &'b mut dyn FnMut(PageId, FrameId, WriteEnd) -> bool,
 }
 
 impl<'a> Sending<'a, '_> {
@@ -185,6 +200,7 @@ impl<'a> Sending<'a, '_> {
         }
         let mut jobs = Vec::new();
         self.remote.places.lock().take_writes(self.sender.index, RANGE_MAX as usize, &mut jobs);
+        jobs.retain(|job| !job.may_be_same || !self.ends_as_same(*job));
         // The order of the write-backs does not matter, because no page occurs twice.
         jobs.sort_by_key(|job| job.page.0);
         let mut rest = jobs.as_slice();
@@ -194,6 +210,18 @@ impl<'a> Sending<'a, '_> {
             rest = after;
         }
         Ok(())
+    }
+
+    /// Ends a write-back if the server holds the same bytes. The comparison is made here, and not where the page is
+    /// evicted, because there a thread of the program waits.
+    fn ends_as_same(&mut self, job: WriteBack) -> bool {
+        let is_same =
+            self.remote.has_sent(job.page, bytes_of(&job)) && self.remote.places.lock().is_held(job, self.sender.index);
+        if is_same {
+            // Ignored: the result matters only for a write-back without a server.
+            let _ = (self.ended)(job.page, job.frame, WriteEnd::Same);
+        }
+        is_same
     }
 
     /// Sends write-backs of adjacent pages in one message. Notes what it sends, so that the pages can be checked when
@@ -316,10 +344,10 @@ impl<'a> Sending<'a, '_> {
             match ended {
                 Ended::Held => {
                     // Ignored: the result matters only for a write-back without a server.
-                    let _ = (self.ended)(job.page, job.frame, true);
+                    let _ = (self.ended)(job.page, job.frame, WriteEnd::Written);
                 }
                 Ended::GoesTo(other) => self.remote.notify(other),
-                Ended::Nowhere if (self.ended)(job.page, job.frame, false) => {}
+                Ended::Nowhere if (self.ended)(job.page, job.frame, WriteEnd::Refused) => {}
                 Ended::Nowhere => return Err(self.remote.full()),
             }
         }

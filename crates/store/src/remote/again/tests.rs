@@ -102,7 +102,7 @@ impl Waiting {
             // The thread runs until the process ends.
             std::thread::spawn(move || {
                 loop {
-                    let mut ended = |_, _| _ = WRITTEN.fetch_add(1, AcqRel);
+                    let mut ended = |_, _, _| _ = WRITTEN.fetch_add(1, AcqRel);
                     remote.send(&mut sender, &mut ended).map_err(|error| error.to_string()).expect("a server");
                     let notice = remote.notice(&mut sender).map(|notice| notice.to_string());
                     NOTICES.lock().expect("no panic").extend(notice);
@@ -128,7 +128,7 @@ impl Waiting {
         unsafe { at.write_bytes(byte_of(page, version), PAGE) };
         let (frame, at) = (Some(FrameId { wide: false, index: page }), Some(at.cast_const()));
         let (page, spare) = (PageId(page), std::ptr::null_mut());
-        let write = Write { page, bytes: PAGE as u32, frame, at, spare };
+        let write = Write { page, bytes: PAGE as u32, frame, at, may_be_same: false, spare };
         // SAFETY: the page's bytes do not change before the write-back has ended.
         let saved = unsafe { self.remote.write(&write, &mut |_| {}) }.expect("room");
         assert_eq!(saved, Saved::Later);

@@ -60,6 +60,8 @@ struct Unit {
     version: u32,
     writing: bool,
     held: bool,
+    /// Whether the write in progress repeats the version that the server holds.
+    is_same: bool,
     stale: bool,
 }
 
@@ -100,7 +102,8 @@ impl World {
         if unit.writing || self.frames.is_empty() {
             return;
         }
-        unit.version += 1;
+        unit.is_same = unit.held && number % 3 == 0;
+        unit.version += u32::from(!unit.is_same);
         unit.writing = true;
         let index = self.frames.pop().expect("a frame");
         let job = WriteBack {
@@ -108,6 +111,7 @@ impl World {
             frame: FrameId { wide: false, index },
             bytes: UNIT_BYTES as u32,
             from: 0,
+            may_be_same: unit.held,
         };
         self.is_full = self.places.write_back(job).is_none();
     }
@@ -133,8 +137,18 @@ impl World {
         }
         let mut jobs = Vec::new();
         self.places.take_writes(index, 2 * UNIT_BYTES, &mut jobs);
-        let units = &self.units;
-        server.wire.extend(jobs.into_iter().map(|job| Sent::Write(job, units[job.page.0 as usize].version)));
+        let mut released = Vec::new();
+        for job in jobs {
+            let unit = &mut self.units[job.page.0 as usize];
+            if job.may_be_same && unit.is_same && self.places.is_held(job, index) {
+                unit.writing = false;
+                self.frames.push(job.frame.index);
+                released.extend(std::mem::take(&mut unit.stale).then_some(job.page.0));
+                continue;
+            }
+            self.servers[index].wire.push_back(Sent::Write(job, unit.version));
+        }
+        released.into_iter().for_each(|number| self.release(number));
     }
 
     fn answer(&mut self, index: usize) {
@@ -278,6 +292,7 @@ fn every_frame_can_wait_at_once_and_they_leave_in_order() {
         frame: FrameId { wide: false, index: index * 3 % FRAMES },
         bytes: 4096,
         from: 0x1000 * index as usize,
+        may_be_same: false,
     });
     let jobs: Vec<WriteBack> = jobs.collect();
     jobs.iter().for_each(|&job| assert_eq!(places.write_back(job), Some(0)));
@@ -298,7 +313,13 @@ fn neighbours_are_discarded_together_and_every_second_page_apart() {
         Shape { units: 4096, unit_bytes, slot_bytes, small_frames: 1, wide_frames: 0, guarding: Guarding::Sums };
     let mut places = Places::new(shape, EXTENT_BYTES, Placement::new(&[100]), 1);
     let hold = |places: &mut Places, page: u32| {
-        let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: 0 }, bytes: 4096, from: 0 };
+        let job = WriteBack {
+            page: PageId(page),
+            frame: FrameId { wide: false, index: 0 },
+            bytes: 4096,
+            from: 0,
+            may_be_same: false,
+        };
         assert!(places.write_back(job).is_some());
         places.take_writes(0, 4096, &mut Vec::new());
         places.mark_held(page, 1);
@@ -329,7 +350,13 @@ fn every_server_that_may_be_named_has_a_number() {
     };
     let mut places = Places::new(shape, EXTENT_BYTES, Placement::new(&[1; SERVERS_MAX]), SERVERS_MAX);
     for index in 0..SERVERS_MAX as u32 {
-        let job = WriteBack { page: PageId(index * 512), frame: FrameId { wide: false, index }, bytes: 4096, from: 0 };
+        let job = WriteBack {
+            page: PageId(index * 512),
+            frame: FrameId { wide: false, index },
+            bytes: 4096,
+            from: 0,
+            may_be_same: false,
+        };
         let server = places.write_back(job).expect("room for one each");
         places.mark_held(index * 512, 1);
         assert_eq!((server, places.server_of(index * 512)), (index as usize, index as usize));
@@ -348,7 +375,13 @@ fn short_extents_follow_their_neighbours_and_take_room_for_themselves_only() {
     let mut places = Places::new(shape, 4096, placement, 2);
     // One of four processes writes every fourth page.
     for page in (0..PAGES).step_by(4) {
-        let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: page }, bytes: 4096, from: 0 };
+        let job = WriteBack {
+            page: PageId(page),
+            frame: FrameId { wide: false, index: page },
+            bytes: 4096,
+            from: 0,
+            may_be_same: false,
+        };
         assert!(places.write_back(job).is_some(), "room for page {page}");
     }
     assert_eq!(places.placement.capacity_and_used(), (3000, u64::from(PAGES / 4)));
@@ -357,7 +390,13 @@ fn short_extents_follow_their_neighbours_and_take_room_for_themselves_only() {
     // One read can fetch all adjacent pages on one server, but no page on another server.
     let mut places = Places::new(shape, 4096, Placement::new(&[1026, 1]), 2);
     for page in 0..1027 {
-        let job = WriteBack { page: PageId(page), frame: FrameId { wide: false, index: page }, bytes: 4096, from: 0 };
+        let job = WriteBack {
+            page: PageId(page),
+            frame: FrameId { wide: false, index: page },
+            bytes: 4096,
+            from: 0,
+            may_be_same: false,
+        };
         assert!(places.write_back(job).is_some(), "room for page {page}");
     }
     let first = places.reach(0, 1027);

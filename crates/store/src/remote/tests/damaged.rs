@@ -60,7 +60,7 @@ impl World<'_> {
         let before = *self.written.lock().expect("no panic");
         let (frame, at) = (Some(FrameId { wide: false, index: page }), Some(bytes.as_ptr()));
         let (page, spare) = (PageId(page), std::ptr::null_mut());
-        let write = Write { page, bytes: PAGE as u32, frame, at, spare };
+        let write = Write { page, bytes: PAGE as u32, frame, at, may_be_same: false, spare };
         // SAFETY: the bytes do not change before the write has ended.
         let saved = unsafe { self.remote.write(&write, &mut |_| {}) }.expect("room");
         assert_eq!(saved, Saved::Later);
@@ -126,7 +126,7 @@ fn with_store(sealed: bool, test: impl FnOnce(World<'_>), then: impl FnOnce(Remo
             let (remote, written, is_over) = (&remote, &written, &is_over);
             scope.spawn(move || {
                 while !is_over.load(Acquire) {
-                    let mut ended = |_, _| *written.lock().expect("no panic") += 1;
+                    let mut ended = |_, _, _| *written.lock().expect("no panic") += 1;
                     let sent = remote.send(&mut sender, &mut ended).map(drop);
                     sent.map_err(|error| error.to_string()).expect("a server that answers");
                 }
