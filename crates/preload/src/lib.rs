@@ -91,7 +91,11 @@ extern "C" fn start() {
     go::find();
     #[cfg(target_arch = "x86_64")]
     far::trap_calls_by(trapped::begin);
-    if Settings::chooses_mode(&environment) && !suited::is_suited() {
+    let imports = suited::Imports::find();
+    if imports.has_rings {
+        far::has_rings();
+    }
+    if Settings::chooses_mode(&environment) && !imports.suit_signals() {
         far::needs_thread_mode();
     }
     let statics = Settings::statics_are_far(&environment);

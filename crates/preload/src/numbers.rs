@@ -73,6 +73,10 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
             libc::SYS_io_uring_setup | libc::SYS_io_setup if !far::may_do_async_io() => {
                 status(Err(libc::ENOSYS)).into()
             }
+            libc::SYS_io_uring_setup => {
+                far::has_rings();
+                return None;
+            }
             libc::SYS_prctl => status(again::refused_option(int(a))?).into(),
             // `far::leaves` records the exit code. The kernel then ends this thread.
             libc::SYS_exit => {

@@ -10,6 +10,9 @@
 //!   threads too, so thread mode can hang under it;
 //! - Go with C. Its runtime makes system calls on small stacks, which are not trapped.
 //!
+//! Programs that import functions for io_uring are found in every mode. Its zero-copy sends read a page after it has left the
+//! view ([`far::has_rings`]).
+//!
 //! A library that is loaded later is not looked at. [`far::may_do_async_io`] serves calls by number.
 
 use std::ffi::{CStr, c_int, c_void};
@@ -18,8 +21,8 @@ use std::ops::Range;
 use crate::go;
 use crate::statics::{headers_of, is_object};
 
-/// The functions whose import tells that sigbus mode does not suit.
-const FUNCTIONS: [&[u8]; 17] = [
+/// The functions whose import tells that sigbus mode does not suit. Those of [`RINGS`] tell this too.
+const FUNCTIONS: [&[u8]; 14] = [
     b"clone",
     b"makecontext",
     b"make_fcontext",
@@ -32,12 +35,13 @@ const FUNCTIONS: [&[u8]; 17] = [
     b"lio_listio64",
     b"io_setup",
     b"io_queue_init",
-    b"io_uring_setup",
-    b"io_uring_queue_init",
-    b"io_uring_queue_init_params",
     b"seccomp_load",
     b"ptrace",
 ];
+
+/// The functions whose import tells that the program may use io_uring.
+const RINGS: [&[u8]; 4] =
+    [b"io_uring_setup", b"io_uring_queue_init", b"io_uring_queue_init_params", b"io_uring_queue_init_mem"];
 
 /// Beginnings of the file names of libraries that define these functions, or import one for few of their users.
 const IGNORED: [&[u8]; 6] = [b"libc.so", b"ld-linux", b"linux-vdso", b"libhanare", b"libcrypto.so", b"libtbb"];
@@ -53,12 +57,33 @@ const DT_SYMTAB: u64 = 6;
 const DT_STRSZ: u64 = 10;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
 
-/// Checks whether sigbus mode suits this process. Call it before the program begins.
-pub(crate) fn is_suited() -> bool {
-    let mut found = false;
-    // SAFETY: `visit` gets the address of `found`, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
-    !found && !go::is_there() && !is_debugged()
+/// What the imports of a program tell.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Imports {
+    /// One of [`FUNCTIONS`] is imported.
+    has_unsuited: bool,
+    /// The program may use io_uring.
+    pub(crate) has_rings: bool,
+}
+
+impl Imports {
+    /// Looks at the imports of all objects. Call it before the program begins.
+    pub(crate) fn find() -> Self {
+        let mut found = Self::default();
+        // SAFETY: `visit` gets the address of `found`, which outlives the call.
+        unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
+        found
+    }
+
+    /// Checks whether sigbus mode suits this process.
+    pub(crate) fn suit_signals(self) -> bool {
+        !self.has_unsuited && !self.has_rings && !go::is_there() && !is_debugged()
+    }
+
+    fn add(&mut self, other: Self) {
+        self.has_unsuited |= other.has_unsuited;
+        self.has_rings |= other.has_rings;
+    }
 }
 
 /// Checks whether a process other than `strace` traces this one.
@@ -69,28 +94,33 @@ fn is_debugged() -> bool {
 }
 
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
-    // SAFETY: the dynamic linker passes a valid `info`, and the pointer that `is_suited` gave it.
-    let (info, found) = unsafe { (&*info, &mut *found.cast::<bool>()) };
-    *found |= !is_object(info, &IGNORED) && imports(info);
-    c_int::from(*found)
+    // SAFETY: the dynamic linker passes a valid `info`, and the pointer that `find` gave it.
+    let (info, found) = unsafe { (&*info, &mut *found.cast::<Imports>()) };
+    if !is_object(info, &IGNORED) {
+        found.add(imports(info));
+    }
+    c_int::from(found.has_unsuited && found.has_rings)
 }
 
-/// Checks whether this object imports one of the functions.
-fn imports(info: &libc::dl_phdr_info) -> bool {
+/// Returns what the imports of this object tell.
+fn imports(info: &libc::dl_phdr_info) -> Imports {
     let base = info.dlpi_addr as usize;
     let place = |header: &libc::Elf64_Phdr| {
         let start = base.wrapping_add(header.p_vaddr as usize);
         start..start.saturating_add(header.p_memsz as usize)
     };
     let headers = headers_of(info);
-    let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else { return false };
+    let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else {
+        return Imports::default();
+    };
     let is_readable = |range: &Range<usize>| {
         let mut segments =
             headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_R != 0);
         segments.any(|header| place(header).start <= range.start && range.end <= place(header).end)
     };
     Tables::of(place(dynamic))
-        .is_some_and(|tables| is_readable(&tables.names) && is_readable(&tables.symbols) && tables.have_any())
+        .filter(|tables| is_readable(&tables.names) && is_readable(&tables.symbols))
+        .map_or(Imports::default(), |tables| tables.tell())
 }
 
 /// Where an object has the symbols that it imports, and their names.
@@ -129,20 +159,25 @@ impl Tables {
         })
     }
 
-    fn have_any(&self) -> bool {
-        self.symbols.clone().step_by(size_of::<libc::Elf64_Sym>()).any(|place| {
+    fn tell(&self) -> Imports {
+        let mut found = Imports::default();
+        for place in self.symbols.clone().step_by(size_of::<libc::Elf64_Sym>()) {
             // SAFETY: `symbols` lies in a readable segment. Any bytes are a symbol.
             let symbol = unsafe { (place as *const libc::Elf64_Sym).read_unaligned() };
-            symbol.st_shndx == 0 && self.is_one(symbol.st_name as usize)
-        })
+            if symbol.st_shndx == 0 {
+                found.add(self.of_name(symbol.st_name as usize));
+            }
+        }
+        found
     }
 
-    /// Checks whether the name at this offset is one of the functions'.
-    fn is_one(&self, offset: usize) -> bool {
+    /// Returns what the import of the name at this offset tells.
+    fn of_name(&self, offset: usize) -> Imports {
         let start = self.names.start.saturating_add(offset);
         let len = self.names.end.saturating_sub(start).min(NAME_MAX);
         // SAFETY: `names` lies in a readable segment, and nobody writes there.
         let bytes = unsafe { std::slice::from_raw_parts(start as *const u8, len) };
-        CStr::from_bytes_until_nul(bytes).is_ok_and(|name| FUNCTIONS.contains(&name.to_bytes()))
+        let name = CStr::from_bytes_until_nul(bytes).unwrap_or_default().to_bytes();
+        Imports { has_unsuited: FUNCTIONS.contains(&name), has_rings: RINGS.contains(&name) }
     }
 }

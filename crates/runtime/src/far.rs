@@ -20,3 +20,4 @@ pub use crate::ranges::{
 pub use crate::small::{allocates_near, are_far as small_blocks_are_far};
 pub use crate::start::{StartError, before_start, rehearse, start, start_later};
 pub use crate::threads::{an_own_thread, is_alone, is_own_thread, leaves};
+pub use crate::view::has_rings;

@@ -30,6 +30,7 @@ use hanare_sys::uffd::{Uffd, UffdError};
 use crate::span::Span;
 use crate::windows::WINDOWS_MAX;
 
+pub use base::has_rings;
 pub(crate) use base::{Abilities, Base, Sizes};
 pub(crate) use doubled::{Doubled, Protection};
 pub(crate) use userfaultfd::Userfaultfd;
@@ -46,6 +47,10 @@ pub(crate) trait View {
 
     /// Returns the address of a frame's bytes.
     fn frame(&self, frame: FrameId) -> *mut u8;
+
+    /// Returns the address of a frame whose bytes are not needed, and which is about to be filled. Called once before a
+    /// frame is filled, unless [`Self::zero_frame`] fills it.
+    fn frame_to_fill(&self, frame: FrameId) -> *mut u8;
 
     /// Gives a frame's memory back to the kernel.
     fn empty_frame(&self, frame: FrameId);
@@ -257,6 +262,10 @@ impl View for LiveView {
 
     fn frame(&self, frame: FrameId) -> *mut u8 {
         Base::frame(self, frame)
+    }
+
+    fn frame_to_fill(&self, frame: FrameId) -> *mut u8 {
+        Base::frame_to_fill(self, frame)
     }
 
     fn empty_frame(&self, frame: FrameId) {

@@ -56,7 +56,7 @@ impl<V: View, S: Store> Take for In<'_, V, S> {
     fn place(&mut self, read: &Read) -> Option<*mut u8> {
         self.certain = true;
         match read.frame {
-            Some(frame) => Some(self.engine.view.frame(frame)),
+            Some(frame) => Some(self.engine.view.frame_to_fill(frame)),
             None => self.engine.view.receive_place(self.span(read).offset),
         }
     }
@@ -179,7 +179,7 @@ impl<V: View, S: Store> Engine<V, S> {
         match (read.frame, from) {
             // SAFETY: the pager reserved `frame` for this fetch, so no other call uses the frame. It has room for `len`
             // bytes. The bytes at `from` do not change during the copy.
-            (Some(frame), Some(from)) => unsafe { copy::copy(from, self.view.frame(frame), len) },
+            (Some(frame), Some(from)) => unsafe { copy::copy(from, self.view.frame_to_fill(frame), len) },
             // SAFETY: the pager reserved `frame` for this fetch, so no other call uses the frame. Its bytes are not
             // needed.
             (Some(frame), None) => unsafe { self.view.zero_frame(frame) },

@@ -1,6 +1,8 @@
 //! The common part of both views: the location of far memory, the frames, the places for pages that are moved aside,
 //! and the access that the program allows.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use hanare_paging::{FrameId, limits};
 use hanare_sys::copy::OwnMemory;
 use hanare_sys::map::{self, Advice, MapError, Mapping};
@@ -65,6 +67,16 @@ pub(crate) struct Base {
     /// the start, because the program may later have used up all descriptors.
     memory: Result<OwnMemory, Errno>,
     pub(super) restrictions: Restrictions,
+}
+
+/// Whether the program may use io_uring.
+static HAS_RINGS: AtomicBool = AtomicBool::new(false);
+
+/// Records that the program may use io_uring. A zero-copy send of io_uring reads a page without pinning it. So the page may
+/// leave the view meanwhile, and its memory must not get other bytes. From now on, a frame gets new memory before it is
+/// filled. The kernel keeps the old memory until nobody reads it.
+pub fn has_rings() {
+    HAS_RINGS.store(true, Relaxed);
 }
 
 /// Start addresses of three pools of memory: for frames of base pages, for frames of blocks, and for pages that are
@@ -206,6 +218,15 @@ impl Base {
             // SAFETY: the frame has `len` bytes, and only the caller uses it.
             unsafe { copy::zero(start, len) };
         }
+    }
+
+    /// Returns the address of a frame whose bytes are not needed, and to which new ones are about to be written. The
+    /// frame gets new memory if transfers may still read the page that was in it.
+    pub(super) fn frame_to_fill(&self, frame: FrameId) -> *mut u8 {
+        if HAS_RINGS.load(Relaxed) {
+            self.empty_frame(frame);
+        }
+        self.frame(frame)
     }
 
     pub(super) fn aside(&self, place: usize) -> *const u8 {

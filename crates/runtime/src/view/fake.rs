@@ -289,6 +289,10 @@ impl View for FakeView {
         self.frames.wrapping_add(units * OS_PAGE)
     }
 
+    fn frame_to_fill(&self, frame: FrameId) -> *mut u8 {
+        self.frame(frame)
+    }
+
     fn empty_frame(&self, frame: FrameId) {
         let start = self.frame(frame);
         // SAFETY: `start` points to the `frame_len` bytes of the frame, which are no longer needed.

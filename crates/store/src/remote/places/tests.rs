@@ -102,7 +102,7 @@ impl World {
         if unit.writing || self.frames.is_empty() {
             return;
         }
-        unit.is_same = unit.held && number % 3 == 0;
+        unit.is_same = unit.held && number.is_multiple_of(3);
         unit.version += u32::from(!unit.is_same);
         unit.writing = true;
         let index = self.frames.pop().expect("a frame");
