@@ -60,6 +60,36 @@ fn hidden_pages_are_none_that_transfers_hold() {
     }
 }
 
+/// The kernel reads the pages of a zero-copy send later, without pinning them. They leave the view meanwhile, and their
+/// memory must not get other bytes.
+#[test]
+fn zero_copy_sends_give_the_bytes_that_were_sent() {
+    let place = Place::new();
+    for mode in ["thread", "sigbus", "sigsegv", "auto"].into_iter().filter(|&mode| mode == "auto" || mode_works(mode)) {
+        for page_size in ["auto", "64K", "2M"] {
+            let mut command = place.hanare(["run", "--local", "12M", "--mode", mode, "--page-size", page_size, "--"]);
+            let outcome = place.run(command.arg(built().workload("uring")).arg("send"));
+            assert_right(&outcome, &format!("{mode} mode, {page_size} pages"));
+        }
+    }
+    place.assert_nothing_left();
+}
+
+/// Hanare does not see which pages io_uring drops (docs/limits.md). An access to such a page must not wait for ever.
+#[test]
+fn what_io_uring_drops_ends_the_run() {
+    let place = Place::new();
+    for mode in ["thread", "sigbus"].into_iter().filter(|mode| mode_works(mode)) {
+        for page_size in ["4K", "64K"] {
+            let mut command = place.hanare(["run", "--local", "64M", "--mode", mode, "--page-size", page_size, "--"]);
+            let outcome = place.run(command.arg(built().workload("uring")).arg("drop"));
+            let is_named = outcome.code == Some(123) && outcome.stderr.contains(" of far memory is gone: ");
+            assert!(is_named || outcome.code == Some(SKIPPED), "{mode}, {page_size}: {outcome:?}");
+        }
+    }
+    place.assert_nothing_left();
+}
+
 /// If the kernel cannot move pages, Hanare cannot detect pinned pages. So it must refuse the calls that would pin
 /// pages.
 #[test]

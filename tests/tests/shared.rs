@@ -123,6 +123,15 @@ fn every_rank_ends_and_says_why_when_one_cannot_go_on() {
     }
 }
 
+/// Where pages are evicted, a transfer that holds one would be lost. So the calls that begin such transfers are refused.
+#[test]
+fn transfers_that_hold_shared_pages_are_refused_where_pages_leave() {
+    let place = Place::new();
+    let outcome = launch(&place, 1, &["--local", "512K"], &["misuse", "transfers"]);
+    assert_eq!(outcome.code, Some(13), "{outcome:?}");
+    place.assert_nothing_left();
+}
+
 #[test]
 fn whoever_waits_for_a_late_rank_sleeps() {
     let place = Place::new();

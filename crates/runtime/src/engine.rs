@@ -11,6 +11,7 @@
 mod bring;
 mod fork;
 mod lock;
+mod lost;
 mod out;
 #[cfg(test)]
 mod world;
@@ -63,6 +64,8 @@ pub(crate) struct Engine<V = LiveView, S = Kind> {
     wait_queues: [AtomicU32; WAIT_QUEUES],
     waiters: AtomicU32,
     pub(crate) waits: Waits,
+    /// Notices pages that were dropped behind the engine's back.
+    repeats: lost::Repeats,
     small_moves: bool,
     unit_bytes: usize,
     block_units: u32,
@@ -139,6 +142,7 @@ impl<V: View, S: Store> Engine<V, S> {
             wait_queues: [const { AtomicU32::new(0) }; WAIT_QUEUES],
             waiters: AtomicU32::new(0),
             waits: Waits::default(),
+            repeats: lost::Repeats::default(),
             small_moves: parts.small_moves,
             unit_bytes: parts.unit_bytes,
             block_units: parts.block_units,
@@ -478,8 +482,15 @@ impl<V: View, S: Store> Engine<V, S> {
     fn wake(&self, page: PageId, units: u32, work: &mut Work) {
         let span = self.span(page, units);
         let core = self.core.lock();
-        let is_shown = !core.pager.is_accessible(page.0, false)
-            || self.view.show_again(span, core.pager.is_accessible(page.0, true));
+        let is_in_view = core.pager.is_accessible(page.0, false);
+        // While the pager is locked, a page that it takes for accessible is in view.
+        if is_in_view
+            && self.repeats.are_many(page)
+            && let Some(addr) = self.view.lost_page(span)
+        {
+            lost::end(addr);
+        }
+        let is_shown = !is_in_view || self.view.show_again(span, core.pager.is_accessible(page.0, true));
         drop(core);
         self.view.wake(span);
         if !is_shown {

@@ -111,6 +111,10 @@ pub(crate) trait View {
     /// Wakes the threads that wait for a page.
     fn wake(&self, span: Span);
 
+    /// Returns the address of a part of a page in view that the kernel does not have any more. Returns `None` if it has the
+    /// whole page, or if this view cannot tell.
+    fn lost_page(&self, span: Span) -> Option<usize>;
+
     // ---- out of view ------------------------------------------------------------------------------------------------
 
     /// Moves a page out of view into an empty frame, atomically with respect to writes. `clean` says that the page is
@@ -332,6 +336,14 @@ impl View for LiveView {
 
     fn open(&self, span: Span) {
         ask!(self, view => view.open(span));
+    }
+
+    fn lost_page(&self, span: Span) -> Option<usize> {
+        match self {
+            LiveView::Userfaultfd(view) => view.lost_page(span),
+            // The bytes are in a file, so dropping a mapping loses none.
+            LiveView::Doubled(_) => None,
+        }
     }
 
     fn wake(&self, span: Span) {

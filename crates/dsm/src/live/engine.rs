@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use hanare_paging::kinds::{ByKind, Kind};
 use hanare_paging::{Space, prefetch};
+use hanare_sys::filter::{self, Refused};
 use hanare_sys::futex::{LockCell, LockCellGuard};
 use hanare_sys::signal::SignalMask;
 use hanare_sys::thread;
@@ -71,6 +72,10 @@ pub struct Counts {
 /// unlimited. The rank's pin words lie at the offset `gates_at` of its memfd.
 fn open_limit(job: &Job, region: &Region, gates_at: u64) -> Result<Option<Limit>, String> {
     let Some(bytes) = job.local_bytes else { return Ok(None) };
+    // Evicted pages are copied and dropped. A transfer that holds such a page would write to memory that is no longer its
+    // own.
+    filter::refuse(Refused::TransfersAndDirectIo)
+        .map_err(|errno| format!("cannot refuse transfers that hold shared pages: {errno}; run without --local"))?;
     let pages = pages_of(job);
     let gates = Gates::map(region.memory(), gates_at, pages).map_err(|error| error.to_string())?;
     let away = Away::open((&job.elsewhere, job.seal), pages, job.rank, job.ranks);

@@ -368,6 +368,10 @@ impl View for FakeView {
         self.wake(span);
     }
 
+    fn lost_page(&self, _: Span) -> Option<usize> {
+        None
+    }
+
     fn wake(&self, span: Span) {
         self.woken.borrow_mut().extend(units_of(span));
     }

@@ -164,6 +164,14 @@ impl Userfaultfd {
         self.windows.runs(span, |addr, part| wake(&self.uffd, addr, part.len));
     }
 
+    pub(super) fn lost_page(&self, span: Span) -> Option<usize> {
+        let mut lost = None;
+        self.windows.runs(span, |addr, part| {
+            lost = lost.or_else(|| (addr..addr + part.len).step_by(OS_PAGE).find(|&page| !moving::is_there(page)));
+        });
+        lost
+    }
+
     // ---- out of view ------------------------------------------------------------------------------------------------
 
     /// Moves a page into an empty frame; see [`super::View::move_out`]. Copies and drops the page if the kernel cannot
