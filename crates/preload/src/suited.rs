@@ -57,7 +57,7 @@ const DT_SYMTAB: u64 = 6;
 const DT_STRSZ: u64 = 10;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
 
-/// What the imports of a program tell.
+/// The findings from the imports of a program.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Imports {
     /// One of [`FUNCTIONS`] is imported.

@@ -17,8 +17,8 @@ const REPEATS: u64 = 1 << 12;
 pub(super) struct Repeats([AtomicU64; WATCHED]);
 
 impl Repeats {
-    /// Notes that an access to a page in view has trapped. Returns whether this was so often in a row that the page may be
-    /// lost. Calls for other pages may interrupt the row, so a true answer can come late.
+    /// Notes that an access to a page in view has trapped. Returns true after [`REPEATS`] such accesses in a row. Calls for
+    /// other pages may interrupt the row, so this answer can come late.
     pub(super) fn are_many(&self, page: PageId) -> bool {
         let watched = &self.0[page.0 as usize % WATCHED];
         let (name, last) = (u64::from(page.0) << 32, watched.load(Relaxed));
