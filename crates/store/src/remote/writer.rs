@@ -150,6 +150,10 @@ impl<'a> Sending<'a, '_> {
             return Ok(());
         }
         if self.sender.unacknowledged.is_empty() {
+            // Nothing was sent, because the pages were the same. Others may wait, and nobody notifies again for these.
+            if self.remote.places.lock().waits_for(self.sender.index) {
+                return Ok(());
+            }
             self.server().writes_in_flight.store(0, Release);
             futex::wait(&self.server().wait_word, wait_word, Some(Duration::from_millis(200)));
             return Ok(());
