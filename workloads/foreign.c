@@ -24,7 +24,7 @@
 
 enum { WRITERS = 2, PAGE_WORDS = 512, PROBED = 5, SKIPPED = 77, STACK = 64 << 10 };
 
-/* What the processes share. */
+/* The memory that all processes use. */
 struct board {
     atomic_int is_over, writes, refusals;
     uint64_t last[]; /* The word that was written last to each page. */

@@ -225,7 +225,7 @@ impl Places {
 
     /// Ends a write-back without sending it, if the server holds a version of the page. The caller knows that the bytes
     /// are the same. Returns whether the write-back has ended.
-    pub(super) fn is_held(&mut self, job: WriteBack, server: usize) -> bool {
+    pub(super) fn end_if_held(&mut self, job: WriteBack, server: usize) -> bool {
         let (unit, count) = (job.page.0, self.count_of(job.bytes));
         let is_held = self.server_of(unit) == server && (unit..unit + count).all(|unit| self.held.has(unit));
         if is_held {

@@ -219,8 +219,8 @@ impl<'a> Sending<'a, '_> {
     /// Ends a write-back if the server holds the same bytes. The comparison is made here, and not where the page is
     /// evicted, because there a thread of the program waits.
     fn ends_as_same(&mut self, job: WriteBack) -> bool {
-        let is_same =
-            self.remote.has_sent(job.page, bytes_of(&job)) && self.remote.places.lock().is_held(job, self.sender.index);
+        let is_same = self.remote.has_sent(job.page, bytes_of(&job))
+            && self.remote.places.lock().end_if_held(job, self.sender.index);
         if is_same {
             // Ignored: the result matters only for a write-back without a server.
             let _ = (self.ended)(job.page, job.frame, WriteEnd::Same);

@@ -140,7 +140,7 @@ impl World {
         let mut released = Vec::new();
         for job in jobs {
             let unit = &mut self.units[job.page.0 as usize];
-            if job.may_be_same && unit.is_same && self.places.is_held(job, index) {
+            if job.may_be_same && unit.is_same && self.places.end_if_held(job, index) {
                 unit.writing = false;
                 self.frames.push(job.frame.index);
                 released.extend(std::mem::take(&mut unit.stale).then_some(job.page.0));
