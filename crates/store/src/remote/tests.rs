@@ -1,18 +1,58 @@
 //! Tests of the store with a memory server in this process.
 
 use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use hanare_paging::{FrameId, PageId};
-use hanare_server::{Server as MemoryServer, ServerConfig};
+use hanare_server::{Server as MemoryServer, ServerConfig, ServerError, StopHandle};
+use hanare_wire::Endpoint;
 
 use super::*;
 
 mod damaged;
+mod same;
 
 const PAGE: usize = 4096;
 const SILENT: Duration = Duration::from_millis(500);
 const SOON: Duration = Duration::from_secs(30);
+
+/// A memory server in a thread of this process.
+pub(in crate::remote) struct Serving {
+    pub endpoint: Endpoint,
+    stop: StopHandle,
+    thread: JoinHandle<Result<(), ServerError>>,
+}
+
+impl Serving {
+    pub(in crate::remote) fn start() -> Self {
+        Self::with(ServerConfig::new(vec!["127.0.0.1:0".parse().expect("an address")], 64 << 20))
+    }
+
+    pub(in crate::remote) fn with(config: ServerConfig) -> Self {
+        let server = MemoryServer::bind(config).expect("a server");
+        let (endpoint, stop) = (server.local_addrs()[0].clone(), server.stop_handle());
+        Self { endpoint, stop, thread: std::thread::spawn(move || server.run()) }
+    }
+
+    /// A session on the server, as a store takes it.
+    pub(in crate::remote) fn opened(&self) -> Opened {
+        let options = SessionOptions::for_endpoint(&self.endpoint, PAGE as u32);
+        let session = Session::open(&self.endpoint, &options).expect("a session");
+        let name = self.endpoint.to_string();
+        Opened { name, session, options, capacity_bytes: 64 << 20, limit_bytes: None }
+    }
+
+    pub(in crate::remote) fn end(self) {
+        self.stop.stop();
+        self.thread.join().expect("no panic").expect("a good end");
+    }
+}
+
+/// The shape of a store of 4 KiB pages with so many frames.
+pub(in crate::remote) fn shape(units: u32, small_frames: u32, guarding: Guarding) -> Shape {
+    Shape { units, unit_bytes: PAGE, slot_bytes: PAGE, small_frames, wide_frames: 0, guarding }
+}
 
 /// A taker whose thread sleeps in the middle of the first read, as if it waited for a CPU.
 #[derive(Default)]
@@ -48,18 +88,9 @@ impl Take for &Starved {
 
 #[test]
 fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silence() {
-    let server = MemoryServer::bind(ServerConfig::new(vec!["127.0.0.1:0".parse().expect("an address")], 64 << 20));
-    let server = server.expect("a server");
-    let endpoint = server.local_addrs()[0].clone();
-    let stop = server.stop_handle();
-    let serving = std::thread::spawn(move || server.run());
-
-    let options = SessionOptions::for_endpoint(&endpoint, PAGE as u32);
-    let session = Session::open(&endpoint, &options).expect("a session");
-    let opened = Opened { name: endpoint.to_string(), session, options, capacity_bytes: 64 << 20, limit_bytes: None };
-    let (units, unit_bytes, slot_bytes) = (1024, PAGE, PAGE);
-    let shape = Shape { units, unit_bytes, slot_bytes, small_frames: 4, wide_frames: 0, guarding: Guarding::Sums };
-    let (remote, senders) = Remote::new(vec![opened], shape, PAGE, SILENT).expect("a store");
+    let server = Serving::start();
+    let shape = shape(1024, 4, Guarding::Sums);
+    let (remote, senders) = Remote::new(vec![server.opened()], shape, PAGE, SILENT).expect("a store");
     let page = Mapping::anonymous(PAGE).expect("a page").leak() as *mut u8;
     // SAFETY: the mapping has one page, and no other code knows the mapping yet.
     unsafe { page.write_bytes(7, PAGE) };
@@ -112,30 +143,19 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
     }
     until(&|| taker.read.load(Acquire) == 2);
     reading.join().expect("a reader");
-    stop.stop();
-    serving.join().expect("a server").expect("a good end");
+    server.end();
 }
 
 /// Without the error, such a worker would sleep for ever, and no page would be written.
 #[test]
 fn a_worker_of_another_kind_of_store_is_an_error() {
-    let server = MemoryServer::bind(ServerConfig::new(vec!["127.0.0.1:0".parse().expect("an address")], 64 << 20));
-    let server = server.expect("a server");
-    let endpoint = server.local_addrs()[0].clone();
-    let stop = server.stop_handle();
-    let serving = std::thread::spawn(move || server.run());
-    let options = SessionOptions::for_endpoint(&endpoint, PAGE as u32);
-    let session = Session::open(&endpoint, &options).expect("a session");
-    let opened = Opened { name: endpoint.to_string(), session, options, capacity_bytes: 64 << 20, limit_bytes: None };
-    let (unit_bytes, slot_bytes) = (PAGE, PAGE);
-    let shape =
-        Shape { units: 1024, unit_bytes, slot_bytes, small_frames: 4, wide_frames: 0, guarding: Guarding::Sums };
-    let (remote, senders) = Remote::new(vec![opened], shape, PAGE, SILENT).expect("a store");
+    let server = Serving::start();
+    let shape = shape(1024, 4, Guarding::Sums);
+    let (remote, senders) = Remote::new(vec![server.opened()], shape, PAGE, SILENT).expect("a store");
     let store = crate::Kind::Remote(Box::new(remote));
     let mut worker = crate::Worker::Rebuilder(crate::Rebuilder::default());
     let error = store.work(&mut worker, &mut |_, _, _| {}, &mut &Starved::default()).expect_err("another store");
     assert!(matches!(error, StoreError::OtherWorker), "{error}");
     drop((store, senders));
-    stop.stop();
-    serving.join().expect("a server").expect("a good end");
+    server.end();
 }

@@ -90,8 +90,8 @@ impl Sender {
 
 impl Remote {
     /// Sends what waits for the sender's server, and reads the answers that have arrived. Calls `ended` for each
-    /// write-back that has ended, with false if the server held the same bytes before. Sleeps if there is nothing to do. Returns the number of messages sent. The caller
-    /// repeats this call in a thread of its own.
+    /// write-back that has ended, with false if the server held the same bytes before. Sleeps if there is nothing to
+    /// do. Returns the number of messages sent. The caller repeats this call in a thread of its own.
     ///
     /// # Errors
     /// The server is lost or silent, it sent invalid data, or no server has room.

@@ -2,16 +2,16 @@
 
 use std::path::Path;
 use std::sync::Mutex;
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use hanare_paging::{FrameId, PageId};
-use hanare_server::{Server as MemoryServer, ServerConfig, ServerError, StopHandle};
+use hanare_server::ServerConfig;
 use hanare_sys::map::Mapping;
-use hanare_wire::{Endpoint, SessionOptions};
+use hanare_wire::Endpoint;
 
 use super::*;
-use crate::{Begun, Guarding, Opened, Read, Saved, Shape, Store, Take, Turn, Write};
+use crate::remote::tests::{Serving, shape};
+use crate::{Begun, Guarding, Read, Saved, Store, Take, Turn, Write};
 
 const PAGE: usize = 4096;
 const PAGES: u32 = 64;
@@ -50,25 +50,11 @@ fn byte_of(page: u32, version: u32) -> u8 {
     (page * 7 + version * 31 + 1) as u8
 }
 
-/// A server that keeps its sessions in a directory.
-struct Restarted {
-    stop: StopHandle,
-    serving: JoinHandle<Result<(), ServerError>>,
-}
-
-impl Restarted {
-    fn start(endpoint: &Endpoint, keep: &Path) -> (Self, Endpoint) {
-        let mut config = ServerConfig::new(vec![endpoint.clone()], 64 << 20);
-        config.keep = Some(keep.to_owned());
-        let server = MemoryServer::bind(config).expect("a server");
-        let (endpoint, stop) = (server.local_addrs()[0].clone(), server.stop_handle());
-        (Self { stop, serving: std::thread::spawn(move || server.run()) }, endpoint)
-    }
-
-    fn end(self) {
-        self.stop.stop();
-        self.serving.join().expect("no panic").expect("a good end");
-    }
+/// Starts a server that keeps its sessions in a directory.
+fn start(endpoint: &Endpoint, keep: &Path) -> Serving {
+    let mut config = ServerConfig::new(vec![endpoint.clone()], 64 << 20);
+    config.keep = Some(keep.to_owned());
+    Serving::with(config)
 }
 
 static WRITTEN: AtomicU32 = AtomicU32::new(0);
@@ -82,20 +68,9 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn on(endpoint: &Endpoint) -> Self {
-        let options = SessionOptions::for_endpoint(endpoint, PAGE as u32);
-        let session = Session::open(endpoint, &options).expect("a session");
-        let name = endpoint.to_string();
-        let opened = Opened { name, session, options, capacity_bytes: 64 << 20, limit_bytes: None };
-        let shape = Shape {
-            units: 1024,
-            unit_bytes: PAGE,
-            slot_bytes: PAGE,
-            small_frames: PAGES,
-            wide_frames: 0,
-            guarding: Guarding::Sums,
-        };
-        let (remote, senders) = Remote::new(vec![opened], shape, PAGE, SOON).expect("a store");
+    fn on(server: &Serving) -> Self {
+        let shape = shape(1024, PAGES, Guarding::Sums);
+        let (remote, senders) = Remote::new(vec![server.opened()], shape, PAGE, SOON).expect("a store");
         let remote: &'static Remote = Box::leak(remote.waiting().into());
         let taker = Box::leak(Box::new(Checking { version: AtomicU32::new(0), read: AtomicU32::new(0) }));
         for mut sender in senders {
@@ -144,9 +119,10 @@ impl Waiting {
 #[test]
 fn what_was_on_its_way_to_a_lost_server_arrives_when_it_is_back() {
     let keep = tempfile::tempdir().expect("a directory");
-    let (mut server, endpoint) = Restarted::start(&"127.0.0.1:0".parse().expect("an address"), keep.path());
-    let start = || Restarted::start(&endpoint, keep.path()).0;
-    let store = Waiting::on(&endpoint);
+    let mut server = start(&"127.0.0.1:0".parse().expect("an address"), keep.path());
+    let endpoint = server.endpoint.clone();
+    let start = || start(&endpoint, keep.path());
+    let store = Waiting::on(&server);
     let mut expected = 0;
     for version in 1..=3 {
         // Half of the messages are on their way when the server ends, and half come while it is away.

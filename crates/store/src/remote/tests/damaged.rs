@@ -108,18 +108,11 @@ impl World<'_> {
 
 /// Runs a test on a store over a server in this process. Then stops the store's sender, and passes the store to `then`.
 fn with_store(sealed: bool, test: impl FnOnce(World<'_>), then: impl FnOnce(Remote)) {
-    let config = ServerConfig::new(vec!["127.0.0.1:0".parse().expect("an address")], 64 << 20);
-    let server = MemoryServer::bind(config).expect("a server");
-    let endpoint = server.local_addrs()[0].clone();
-    let stop = server.stop_handle();
-    let serving = std::thread::spawn(move || server.run());
-    let options = SessionOptions::for_endpoint(&endpoint, PAGE as u32);
-    let session = Session::open(&endpoint, &options).expect("a session");
-    let opened = Opened { name: endpoint.to_string(), session, options, capacity_bytes: 64 << 20, limit_bytes: None };
-    let guarding = if sealed { Guarding::Seals } else { Guarding::Sums };
-    let shape = Shape { units: 64, unit_bytes: PAGE, slot_bytes: PAGE, small_frames: PAGES, wide_frames: 0, guarding };
+    let server = Serving::start();
+    let shape = shape(64, PAGES, if sealed { Guarding::Seals } else { Guarding::Sums });
     let bounce = PAGES as usize * PAGE;
-    let (remote, senders) = Remote::new(vec![opened], shape, bounce, Duration::from_secs(10)).expect("a store");
+    let (remote, senders) =
+        Remote::new(vec![server.opened()], shape, bounce, Duration::from_secs(10)).expect("a store");
     let (written, is_over) = (Mutex::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         for mut sender in senders {
@@ -138,8 +131,7 @@ fn with_store(sealed: bool, test: impl FnOnce(World<'_>), then: impl FnOnce(Remo
         ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
     then(remote);
-    stop.stop();
-    serving.join().expect("no panic").expect("a good end");
+    server.end();
 }
 
 #[test]
