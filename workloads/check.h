@@ -75,8 +75,8 @@ static inline void fill_words(uint64_t *words, size_t count, uint64_t seed, uint
 static inline void check_words(const uint64_t *words, size_t count, uint64_t seed, uint64_t first, const char *when) {
     for (size_t i = 0; i < count; i++) {
         uint64_t want = word(seed, 0, first + i), found = words[i];
-        REQUIRE(found == want, "%s: word %zu at %p is %#llx, not %#llx", when, i, (const void *)&words[i],
-                (unsigned long long)found, (unsigned long long)want);
+        REQUIRE(found == want, "%s: word %zu at %p is %#llx, not %#llx", when, (size_t)first + i,
+                (const void *)&words[i], (unsigned long long)found, (unsigned long long)want);
     }
 }
 

@@ -115,10 +115,12 @@ static int send_all(uint64_t *array, size_t bytes, uint64_t *other, size_t other
     connect_sockets(&from, &to);
     size_t sent = 0;
     while (sent < bytes) {
+        /* After a send in part, less than a piece is left at the end. */
+        size_t left = bytes - sent, piece = left < PIECE ? left : PIECE;
         /* The page must be present: in some modes the kernel cannot wait for it. */
-        check_words(&array[sent / 8], PIECE / 8, 1, sent / 8, "before it is sent");
+        check_words(&array[sent / 8], piece / 8, 1, sent / 8, "before it is sent");
         struct io_uring_sqe request = {
-            .opcode = IORING_OP_SEND_ZC, .fd = from, .addr = (uintptr_t)array + sent, .len = PIECE};
+            .opcode = IORING_OP_SEND_ZC, .fd = from, .addr = (uintptr_t)array + sent, .len = (unsigned)piece};
         int result = answer_to(request);
         if (result < 0 && sent == 0)
             return skip("a zero-copy send", -result);
