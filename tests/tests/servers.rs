@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use hanare_tests::{Hostile, Lie, PATIENCE, Place, Running, Served, built, figures, mode_works, status, until};
 
-/// Maximum time between the end of a server and the end of its program.
-const SOON: Duration = Duration::from_secs(5);
+/// Maximum time between the end of a server and the end of its program. It is less than 5 s on a machine at rest, and up to
+/// four times as long on a loaded one.
+const SOON: Duration = Duration::from_secs(20);
 
 /// Starts a program that pages until a signal ends it, with a budget far below its size. `args` name the servers.
 fn paging_for_long(place: &Place, args: &[&str]) -> Running {

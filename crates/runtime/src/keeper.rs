@@ -53,6 +53,7 @@ pub(crate) fn keep(engine: &'static Engine) {
             }
             engine.publish();
             count_private();
+            watchdog.set_limit(engine.hang_ms());
             published_ns = now_ns();
         }
     }

@@ -84,6 +84,11 @@ impl Watchdog {
         Self { limit_ms, looked_ns: now_ns, completed: 0, idle_ms: 0, seen: [(0, 0); WAITS] }
     }
 
+    /// Changes the limit, which grows with the load of the machine.
+    pub(crate) fn set_limit(&mut self, limit_ms: u64) {
+        self.limit_ms = limit_ms;
+    }
+
     /// Lets the waits begin anew. The keeper calls this instead of [`Watchdog::look`] while the run waits for a memory
     /// server.
     pub(crate) fn rest(&mut self, now_ns: u64) {

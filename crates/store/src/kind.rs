@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use hanare_paging::{FrameId, PageId};
-use hanare_wire::{Attachment, LinkError, Session};
+use hanare_wire::{Attachment, LinkError, Session, patience};
 
 use crate::redundant::{Copyist, Progress, Rebuilder, Redundant};
 use crate::remote::{Notice, Remote, Sender};
@@ -125,13 +125,13 @@ impl Kind {
         }
     }
 
-    /// Returns the silence after which a server counts as lost.
+    /// Returns the silence after which a server counts as lost, under the present load of this machine.
     #[must_use]
     pub fn silent(&self) -> Duration {
         match self {
             Kind::Slots(_) => PRIVATE_SILENT,
-            Kind::Remote(remote) => remote.silent(),
-            Kind::Redundant(redundant) => redundant.silent(),
+            Kind::Remote(remote) => patience(remote.silent()),
+            Kind::Redundant(redundant) => patience(redundant.silent()),
         }
     }
 

@@ -18,7 +18,7 @@ use hanare_sys::clock::now_ns;
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{MapError, Mapping};
 use hanare_sys::ready;
-use hanare_wire::{LinkError, ReadReplies, ReadRequests, Session, SessionInfo, SessionOptions, Wait};
+use hanare_wire::{LinkError, ReadReplies, ReadRequests, Session, SessionInfo, SessionOptions, Wait, patience};
 
 use crate::awake::AwakeClock;
 use crate::guard::{Damaged, Guard, GuardError};
@@ -486,7 +486,9 @@ impl Remote {
     /// must have begun to look for the answer at `looked_ns` (on CLOCK_MONOTONIC) and found none. The time after
     /// `looked_ns` does not count, because an answer may be unread while this process's threads wait for a CPU.
     fn is_silent(&self, last_ns: u64, looked_ns: u64) -> bool {
-        self.awake.has_passed(self.silent.as_nanos() as u64, last_ns, looked_ns)
+        let has_passed = |time: Duration| self.awake.has_passed(time.as_nanos() as u64, last_ns, looked_ns);
+        // The load is asked for only when it matters.
+        has_passed(self.silent) && has_passed(patience(self.silent))
     }
 
     fn silence(&self) -> LinkError {

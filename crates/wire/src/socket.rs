@@ -20,6 +20,7 @@ use rustix::net::{
 use crate::descriptors::kept;
 use crate::error::LinkError;
 use crate::limits::{LOOPBACK_BUFFER_BYTES, POLL_MAX, POLL_MIN, SOCKET_BUFFER_BYTES};
+use crate::patience::{note_cpus, patience};
 use crate::records::Sealer;
 
 /// The maximum number of pieces sent in one system call.
@@ -361,6 +362,7 @@ fn window_from<'a>(pieces: &'a [IoSlice<'a>], mut skip: usize, window: &mut [IoS
 /// buffers, the link is only slower. If it refuses the probes, the function fails. A server waits for a silent client
 /// without limit, and only the probes can tell that the client's host is dead.
 fn set_options(fd: &OwnedFd, silent: Option<Duration>) -> Result<(), Errno> {
+    note_cpus();
     let is_tcp = sockopt::set_tcp_nodelay(fd, true).is_ok();
     // The kernel never enlarges a TCP buffer after its size was set. So the size is set only if the system allows the
     // full size.
@@ -446,14 +448,18 @@ impl Progress {
         }
         let left = match self.patience {
             None => WAIT_MAX,
-            Some(patience) => {
-                let end = *self.end.get_or_insert(now + patience);
+            Some(usual) => {
+                let end = *self.end.get_or_insert(now + usual);
                 // If this process itself was stopped for a long time, bytes may have arrived meanwhile. So the socket
                 // is checked once more before the peer counts as silent.
                 if now >= end && !socket.wait(direction, Duration::ZERO)? {
-                    return Err(LinkError::Silent { seconds: patience.as_secs().max(1) as u32 });
+                    let longest = if self.fixed { end } else { since + patience(usual) };
+                    if now >= longest {
+                        return Err(LinkError::Silent { seconds: usual.as_secs().max(1) as u32 });
+                    }
+                    self.end = Some(longest);
                 }
-                end.saturating_duration_since(now)
+                self.end.unwrap_or(end).saturating_duration_since(now)
             }
         };
         if socket.wait(direction, left)? {
