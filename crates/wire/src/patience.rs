@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 /// The longest wait, as a multiple of the usual one.
-const LONGER_MAX: f64 = 4.0;
+pub(crate) const LONGER_MAX: f64 = 4.0;
 /// The number of parts of one thread in the kernel's load averages.
 const LOAD_SCALE: f64 = 65536.0;
 

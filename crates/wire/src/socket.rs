@@ -20,7 +20,7 @@ use rustix::net::{
 use crate::descriptors::kept;
 use crate::error::LinkError;
 use crate::limits::{LOOPBACK_BUFFER_BYTES, POLL_MAX, POLL_MIN, SOCKET_BUFFER_BYTES};
-use crate::patience::{note_cpus, patience};
+use crate::patience::{LONGER_MAX, note_cpus, patience};
 use crate::records::Sealer;
 
 /// The maximum number of pieces sent in one system call.
@@ -383,7 +383,7 @@ fn set_options(fd: &OwnedFd, silent: Option<Duration>) -> Result<(), Errno> {
     }
     match silent {
         Some(silent) if is_tcp => {
-            let patience_ms = (silent + TCP_GRACE).as_millis().min(u128::from(u32::MAX)) as u32;
+            let patience_ms = (silent.mul_f64(LONGER_MAX) + TCP_GRACE).as_millis().min(u128::from(u32::MAX)) as u32;
             sockopt::set_tcp_user_timeout(fd, patience_ms)
         }
         _ => Ok(()),
