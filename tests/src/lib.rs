@@ -27,3 +27,13 @@ use std::time::Duration;
 
 /// Maximum run time of a test program of ordinary size. A program that runs longer is killed, and its test fails.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Returns the maximum time between the loss of a memory server and the end of its program: 5 s on a machine at rest, up to
+/// four times as long on a loaded one, where a silent server is waited for longer.
+pub fn soon() -> Duration {
+    let loads = std::fs::read_to_string("/proc/loadavg").expect("the machine's load");
+    let load: f64 = loads.split(' ').next().and_then(|load| load.parse().ok()).expect("a number");
+    let cpus = std::thread::available_parallelism().expect("the number of CPUs").get();
+    // The load may rise until the server counts as lost.
+    Duration::from_secs(5).mul_f64(((load + 1.0) / cpus as f64).clamp(1.0, 4.0))
+}

@@ -4,15 +4,12 @@
 
 use std::time::{Duration, Instant};
 
-use hanare_tests::{Outcome, Place, Served, built, until};
+use hanare_tests::{Outcome, Place, Served, built, soon, until};
 use serde_json::Value;
 
 const PROTOCOLS: [&str; 3] = ["invalidate", "update", "adaptive"];
 const TRANSFERS: [&str; 2] = ["message", "zero-copy"];
 const LIMIT: Duration = Duration::from_secs(120);
-/// The time in which a lost server ends a job. It is less than 5 s on a machine at rest, and up to four times as long on a
-/// loaded one.
-const SOON: Duration = Duration::from_secs(20);
 /// The lowest limit that the command allows for a rank, in bytes.
 const LEAST: u64 = 256 << 10;
 /// Number of bytes by which pages in transit may exceed the limit.
@@ -283,7 +280,7 @@ fn a_lost_server_ends_every_rank() {
     let since = Instant::now();
     served.kill();
     let outcome = running.finish(LIMIT);
-    assert!(since.elapsed() < SOON, "{outcome:?}");
+    assert!(since.elapsed() < soon(), "{outcome:?}");
     assert_ended(&outcome, 120, &format!("memory server {address}: "));
 
     let served = Served::tcp(&place, "64M");
@@ -293,7 +290,7 @@ fn a_lost_server_ends_every_rank() {
     let since = Instant::now();
     served.signal(rustix::process::Signal::STOP);
     let outcome = running.finish(LIMIT);
-    assert!(since.elapsed() < SOON, "{outcome:?}");
+    assert!(since.elapsed() < soon(), "{outcome:?}");
     assert_ended(&outcome, 120, "has been silent for 3 s");
 
     let running = run_until_it_pages(&place, &[], || {
@@ -304,7 +301,7 @@ fn a_lost_server_ends_every_rank() {
     let since = Instant::now();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it runs");
     let outcome = running.finish(LIMIT);
-    assert!(since.elapsed() < SOON, "{outcome:?}");
+    assert!(since.elapsed() < soon(), "{outcome:?}");
     assert_ended(&outcome, 120, "private memory server");
 }
 

@@ -5,11 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use hanare_tests::{Hostile, Lie, PATIENCE, Place, Running, Served, built, figures, mode_works, status, until};
-
-/// Maximum time between the end of a server and the end of its program. It is less than 5 s on a machine at rest, and up to
-/// four times as long on a loaded one.
-const SOON: Duration = Duration::from_secs(20);
+use hanare_tests::{Hostile, Lie, PATIENCE, Place, Running, Served, built, figures, mode_works, soon, status, until};
 
 /// Starts a program that pages until a signal ends it, with a budget far below its size. `args` name the servers.
 fn paging_for_long(place: &Place, args: &[&str]) -> Running {
@@ -31,7 +27,7 @@ fn a_killed_tcp_server_ends_the_run() {
     let run = paging_for_long(&place, &["--server", &address]);
     until_pages_came_back(&address);
     server.kill();
-    run.finish(SOON).assert_ended_by_us(120, &address);
+    run.finish(soon()).assert_ended_by_us(120, &address);
     place.assert_nothing_left();
 }
 
@@ -46,7 +42,7 @@ fn one_killed_server_of_three_is_the_one_named() {
     until_pages_came_back(&second.address);
     let name = second.address.clone();
     second.kill();
-    run.finish(SOON).assert_ended_by_us(120, &name);
+    run.finish(soon()).assert_ended_by_us(120, &name);
     place.assert_nothing_left();
 }
 
@@ -61,7 +57,7 @@ fn a_killed_private_server_ends_the_run() {
         std::thread::sleep(Duration::from_millis(500));
         let server = place.private_server().and_then(rustix::process::Pid::from_raw).expect("the private server");
         rustix::process::kill_process(server, rustix::process::Signal::KILL).expect("a server of this test's");
-        run.finish(SOON).assert_ended_by_us(120, "private memory server");
+        run.finish(soon()).assert_ended_by_us(120, "private memory server");
     }
 }
 
@@ -149,7 +145,7 @@ fn a_stopped_server_counts_as_silent() {
     let run = place.start(&mut command);
     until_pages_came_back(&server.address);
     server.signal(rustix::process::Signal::STOP);
-    run.finish(SOON).assert_ended_by_us(120, &server.address);
+    run.finish(soon()).assert_ended_by_us(120, &server.address);
     place.assert_nothing_left();
 }
 

@@ -38,7 +38,9 @@ pub(crate) fn keep(engine: &'static Engine) {
             watchdog.rest(now_ns());
             // In sigbus and sigsegv mode, the threads of the program wait inside a handler that blocks every signal.
             signal::end_by_default(&[libc::SIGTERM, libc::SIGINT]);
-        } else if let Some(hang) = watchdog.look(&engine.waits, now_ns()) {
+        } else if let Some(hang) = watchdog.look(&engine.waits, now_ns())
+            && !watchdog.raise(engine.hang_ms())
+        {
             end_hang(engine, hang);
         }
         // While a fork keeps the gate closed, the keeper does no more than this.
@@ -53,7 +55,6 @@ pub(crate) fn keep(engine: &'static Engine) {
             }
             engine.publish();
             count_private();
-            watchdog.set_limit(engine.hang_ms());
             published_ns = now_ns();
         }
     }

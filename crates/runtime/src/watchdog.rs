@@ -84,9 +84,12 @@ impl Watchdog {
         Self { limit_ms, looked_ns: now_ns, completed: 0, idle_ms: 0, seen: [(0, 0); WAITS] }
     }
 
-    /// Changes the limit, which grows with the load of the machine.
-    pub(crate) fn set_limit(&mut self, limit_ms: u64) {
-        self.limit_ms = limit_ms;
+    /// Raises the limit, which grows with the load of the machine. Returns false if it is as high already: then a hang
+    /// that was found is one. The load is asked for only then, not at every check.
+    pub(crate) fn raise(&mut self, limit_ms: u64) -> bool {
+        let is_higher = limit_ms > self.limit_ms;
+        self.limit_ms = self.limit_ms.max(limit_ms);
+        is_higher
     }
 
     /// Lets the waits begin anew. The keeper calls this instead of [`Watchdog::look`] while the run waits for a memory

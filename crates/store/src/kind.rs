@@ -128,11 +128,11 @@ impl Kind {
     /// Returns the silence after which a server counts as lost, under the present load of this machine.
     #[must_use]
     pub fn silent(&self) -> Duration {
-        match self {
+        patience(match self {
             Kind::Slots(_) => PRIVATE_SILENT,
-            Kind::Remote(remote) => patience(remote.silent()),
-            Kind::Redundant(redundant) => patience(redundant.silent()),
-        }
+            Kind::Remote(remote) => remote.silent(),
+            Kind::Redundant(redundant) => redundant.silent(),
+        })
     }
 
     /// Checks whether a read is in progress.

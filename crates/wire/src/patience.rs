@@ -11,8 +11,11 @@ const LOAD_SCALE: f64 = 65536.0;
 /// The number of CPUs that this process may use. 0 until a link is set up.
 static CPUS: AtomicU32 = AtomicU32::new(0);
 
-/// Notes the number of CPUs. This reads files, so it is called only while a link is set up.
+/// Notes the number of CPUs once. This reads files, so it is called only while a link is set up.
 pub(crate) fn note_cpus() {
+    if CPUS.load(Relaxed) != 0 {
+        return;
+    }
     CPUS.store(std::thread::available_parallelism().map_or(0, |cpus| cpus.get() as u32), Relaxed);
 }
 

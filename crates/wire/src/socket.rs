@@ -449,17 +449,19 @@ impl Progress {
         let left = match self.patience {
             None => WAIT_MAX,
             Some(usual) => {
-                let end = *self.end.get_or_insert(now + usual);
+                let mut end = *self.end.get_or_insert(now + usual);
                 // If this process itself was stopped for a long time, bytes may have arrived meanwhile. So the socket
                 // is checked once more before the peer counts as silent.
                 if now >= end && !socket.wait(direction, Duration::ZERO)? {
-                    let longest = if self.fixed { end } else { since + patience(usual) };
-                    if now >= longest {
+                    if !self.fixed {
+                        end = since + patience(usual);
+                        self.end = Some(end);
+                    }
+                    if now >= end {
                         return Err(LinkError::Silent { seconds: usual.as_secs().max(1) as u32 });
                     }
-                    self.end = Some(longest);
                 }
-                self.end.unwrap_or(end).saturating_duration_since(now)
+                end.saturating_duration_since(now)
             }
         };
         if socket.wait(direction, left)? {

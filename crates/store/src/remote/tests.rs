@@ -49,7 +49,7 @@ impl Serving {
     }
 }
 
-/// The shape of a store of 4 KiB pages with so many frames.
+/// Returns the shape of a store of 4 KiB pages, with room for `units` pages and with `small_frames` frames.
 pub(in crate::remote) fn shape(units: u32, small_frames: u32, guarding: Guarding) -> Shape {
     Shape { units, unit_bytes: PAGE, slot_bytes: PAGE, small_frames, wide_frames: 0, guarding }
 }
