@@ -5,11 +5,11 @@ use std::sync::Arc;
 use hanare_wire::frame::Kind;
 use hanare_wire::handshake::send_control;
 use hanare_wire::inbox::Inbox;
-use hanare_wire::limits::{CONNECT_DEFAULT, CONTROL_MAX, REASON_MAX};
+use hanare_wire::limits::{CONNECT_DEFAULT, CONTROL_MAX, REASON_MAX, SILENT_SAME_HOST};
 use hanare_wire::noise::{self, HandshakeError};
 use hanare_wire::payload::{Hello, Role, SERVER_ID_BYTES, Welcome};
 use hanare_wire::socket::{Progress, Socket};
-use hanare_wire::{Key, LinkError, Transport};
+use hanare_wire::{Key, LinkError, Transport, patience};
 
 use crate::account::SessionOwner;
 use crate::host::HostSession;
@@ -58,7 +58,7 @@ fn no<T>(reason: impl Into<String>) -> Result<T, NoGuest> {
 }
 
 /// Does the server's side of the handshake. Returns the role of the connection, or why the server did not welcome it.
-/// Takes a few seconds at most.
+/// Waits for the client for as long as the client would wait for the server.
 pub(crate) fn greet(inbox: &mut Inbox, host: &Host<'_>) -> Result<Guest, NoGuest> {
     let socket = host.socket;
     let result = try_greet(socket, inbox, host);
@@ -86,7 +86,8 @@ fn cut(text: &str, max: usize) -> &str {
 }
 
 fn try_greet(socket: &Socket, inbox: &mut Inbox, host: &Host<'_>) -> Result<Guest, NoGuest> {
-    let mut progress = Progress::until(CONNECT_DEFAULT);
+    let limit = if host.is_unix { SILENT_SAME_HOST } else { CONNECT_DEFAULT };
+    let mut progress = Progress::until(patience(limit));
     let mut payload = [0; CONTROL_MAX];
     if let Some(key) = host.key {
         agree(socket, inbox, key, &mut progress)?;

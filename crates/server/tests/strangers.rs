@@ -5,6 +5,7 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use common::{Client, MIB, SOON, TestServer, page};
 use hanare_server::SystemMemory;
 use hanare_wire::frame::{HEADER_BYTES, Header, Kind};
+use hanare_wire::limits::CONNECT_DEFAULT;
 use hanare_wire::payload::{Hello, Role, Welcome};
 use hanare_wire::{AckStatus, Attachment, Endpoint, ErrorCode, Identity, Key, LinkError, SessionOptions, fetch_status};
 use proptest::prelude::*;
@@ -121,6 +123,18 @@ fn the_same_host_link_needs_a_path() {
     assert!(String::from_utf8_lossy(&reason).contains("AF_UNIX"));
 }
 
+/// A program may be stopped between connecting and its HELLO, or wait for a CPU. The server must wait for its HELLO as
+/// long as the program would wait for the WELCOME.
+#[test]
+fn a_program_of_this_host_that_is_slow_to_say_hello_is_welcomed() {
+    let server = TestServer::start(8 * MIB);
+    let mut stream = UnixStream::connect(server.unix_path()).expect("connected");
+    stream.set_read_timeout(Some(SOON)).expect("a timeout");
+    std::thread::sleep(CONNECT_DEFAULT + Duration::from_secs(1));
+    hello(&mut stream, Role::Attach, 0, [0; 16]);
+    assert_eq!(frame(&mut stream).0.kind, Kind::Welcome);
+}
+
 fn connect(server: &TestServer) -> TcpStream {
     let Endpoint::Tcp(address) = &server.tcp else { panic!("a TCP address") };
     let stream = TcpStream::connect(address).expect("connected");
@@ -136,17 +150,17 @@ fn hello_payload(role: Role, session: u64, token: [u8; 16]) -> Vec<u8> {
         .to_vec()
 }
 
-fn hello(stream: &mut TcpStream, role: Role, session: u64, token: [u8; 16]) {
+fn hello(stream: &mut impl Write, role: Role, session: u64, token: [u8; 16]) {
     let payload = hello_payload(role, session, token);
     send(stream, Header { length: payload.len() as u32, ..Header::bare(Kind::Hello, 0) }, &payload);
 }
 
-fn send(stream: &mut TcpStream, header: Header, payload: &[u8]) {
+fn send(stream: &mut impl Write, header: Header, payload: &[u8]) {
     stream.write_all(&header.encode()).expect("header");
     stream.write_all(payload).expect("payload");
 }
 
-fn frame(stream: &mut TcpStream) -> (Header, Vec<u8>) {
+fn frame(stream: &mut impl Read) -> (Header, Vec<u8>) {
     let mut raw = [0; HEADER_BYTES];
     stream.read_exact(&mut raw).expect("a frame");
     let header = Header::decode(&raw).expect("a header");

@@ -14,6 +14,7 @@ use crate::frame::{HEADER_BYTES, Header, Kind};
 use crate::handshake::{ConnectOptions, Welcomed, connect, connect_through, send_control};
 use crate::inbox::Inbox;
 use crate::limits::{CONTROL_MAX, GRANT_RUNS_MAX, SILENT_SAME_HOST, slot_size_is_valid};
+use crate::patience::patience;
 use crate::payload::{GRANT_BYTES, Grant, Place, Role, TOKEN_BYTES};
 use crate::read::server_error;
 use crate::socket::{Progress, Socket};
@@ -97,7 +98,7 @@ impl Attachment {
         };
         send_control(&socket, Kind::Attach, 0, &[])?;
         let mut raw = [0; HEADER_BYTES];
-        let [memfd, door, spill] = socket.receive_files(&mut raw, &mut Progress::until(SILENT_SAME_HOST))?;
+        let [memfd, door, spill] = socket.receive_files(&mut raw, &mut Progress::until(patience(SILENT_SAME_HOST)))?;
         let header = Header::decode(&raw)?;
         let has_spill = header.code & ATTACHED_SPILL != 0;
         match (memfd, door) {

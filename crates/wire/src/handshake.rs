@@ -23,6 +23,7 @@ use crate::inbox::Inbox;
 use crate::key::Key;
 use crate::limits::CONTROL_MAX;
 use crate::noise::{self, HandshakeError};
+use crate::patience::patience;
 use crate::payload::{Hello, Role, TOKEN_BYTES, Welcome};
 use crate::socket::{Progress, Socket};
 
@@ -83,7 +84,7 @@ pub(crate) fn connect_through(door: BorrowedFd<'_>, options: &ConnectOptions<'_>
 fn begin(fd: OwnedFd, options: &ConnectOptions<'_>) -> Result<Welcomed, LinkError> {
     let socket = Socket::new(kept(fd), Some(options.silent_timeout))?;
     let mut inbox = Inbox::default();
-    let mut progress = Progress::until(options.connect_timeout);
+    let mut progress = Progress::until(patience(options.connect_timeout));
     if let Some(key) = options.key {
         agree(&socket, &mut inbox, key, &mut progress)?;
     }

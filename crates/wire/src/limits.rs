@@ -48,8 +48,9 @@ pub const SILENT_DEFAULT: Duration = Duration::from_secs(3);
 /// kernel closes its connection. So a server with an open connection is alive, and only lacks CPU time or memory to
 /// answer. Waiting for this server is better than losing the program's pages.
 pub const SILENT_SAME_HOST: Duration = Duration::from_secs(30);
-/// The maximum time for connecting to a server. The handshake after it may take the same time again. A client of the
-/// same-host link uses [`SILENT_SAME_HOST`] instead.
+/// The maximum time for connecting to a server. The handshake after it may take the same time again, and on a loaded
+/// machine up to four times as long. A client of the same-host link uses [`SILENT_SAME_HOST`] instead, and so does a server
+/// for each client of its AF_UNIX socket.
 pub const CONNECT_DEFAULT: Duration = Duration::from_secs(5);
 /// The longest time for which a thread polls for further bytes in the middle of a transfer before it sleeps. Waking
 /// an idle virtual CPU takes about this time.
