@@ -16,7 +16,9 @@ use hanare_server::SystemMemory;
 use hanare_wire::frame::{HEADER_BYTES, Header, Kind};
 use hanare_wire::limits::CONNECT_DEFAULT;
 use hanare_wire::payload::{Hello, Role, Welcome};
-use hanare_wire::{AckStatus, Attachment, Endpoint, ErrorCode, Identity, Key, LinkError, SessionOptions, fetch_status};
+use hanare_wire::{
+    AckStatus, Attachment, Endpoint, ErrorCode, Identity, Key, LinkError, SessionOptions, fetch_status, patience,
+};
 use proptest::prelude::*;
 
 fn key(text: &str) -> Key {
@@ -326,10 +328,11 @@ fn those_who_say_half_of_it_or_nothing_keep_nobody_waiting() {
         serves_others(&server, what);
         let start = Instant::now();
         for mut stream in strangers {
-            // The server must end each connection in time. It may send a reason, or just close the connection.
+            // The server must end each connection in time, and later on a loaded machine. It may send a reason, or just
+            // close the connection.
             let (Ok(_) | Err(_)) = stream.read_to_end(&mut Vec::new());
         }
-        assert!(start.elapsed() < 2 * SERVED_WITHIN, "{what}: {:?}", start.elapsed());
+        assert!(start.elapsed() < patience(2 * SERVED_WITHIN), "{what}: {:?}", start.elapsed());
     }
     server.status_until(|status| status.sessions == 0);
 }
