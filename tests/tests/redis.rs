@@ -139,7 +139,8 @@ fn redis_goes_on_when_a_server_of_its_memory_is_killed() {
     let outcome = redis.finish(patience());
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     let seen = figures(&json);
-    assert_eq!((seen.number("servers_lost"), seen.number("parts_behind_bytes")), (1, 0), "{outcome:?}");
+    // On a loaded machine, a server that has no CPU for a second counts as lost, too.
+    assert!(seen.number("servers_lost") >= 1 && seen.number("parts_behind_bytes") == 0, "{outcome:?}");
     assert!(seen.number("parts_rebuilt_bytes") > 0, "{outcome:?}");
     println!("{} MiB rebuilt", seen.number("parts_rebuilt_bytes") >> 20);
     place.assert_nothing_left();
