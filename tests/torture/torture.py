@@ -520,8 +520,9 @@ def judge(case, disturbance, outcome):
         return None
     if outcome.code not in allowed(case, disturbance, outcome):
         return f"exit code {outcome.code}"
-    # A warning at the start is no reason for the end.
-    lines = sum("memory available now; the system may swap" not in line for line in outcome.hanare_lines())
+    # A warning at the start, and a refused allocation, are no reasons for the end.
+    notices = ("memory available now; the system may swap", "was refused (ENOMEM)")
+    lines = sum(not any(notice in line for notice in notices) for line in outcome.hanare_lines())
     if outcome.code in (LOST, FULL, KERNEL, NO_START, CANNOT_RUN) and (lines == 0 or lines > 1 and not several):
         return f"exit code {outcome.code} with {lines} lines of Hanare's"
     return None
