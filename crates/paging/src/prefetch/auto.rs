@@ -1,6 +1,7 @@
 //! Auto: runs the prefetchers streams, rows, markov and cluster side by side. All four propose at every access, and all are
-//! measured. Only the proposals of the best prefetcher are fetched, and only while most of them are right. While nothing can
-//! be predicted, `auto` rests during most accesses, because to ask four prefetchers takes a tenth of a fault's time.
+//! measured. Only the proposals of the best prefetcher are fetched, and only while most of them are right. A prefetcher
+//! that predicts hardly anything rests during most accesses, because to ask four prefetchers takes a tenth of a fault's
+//! time.
 
 use core::fmt::Write;
 
@@ -15,9 +16,9 @@ use super::{Info, Prefetcher, Proposals, Touch};
 const FIRST_CHOICE: u32 = 64;
 /// Number of accesses between choices while a candidate is chosen.
 const NEXT_CHOICE: u32 = 128;
-/// The prefetchers rest if the best one predicts fewer than one in this number of accesses.
+/// A prefetcher that is not chosen rests if it predicts fewer than one in this number of accesses.
 const PREDICTS: u64 = 16;
-/// Number of accesses for which the prefetchers are asked before they rest, and of the accesses of a rest.
+/// Number of accesses for which a prefetcher is asked before it rests, and of the accesses of a rest.
 const ASKED: u32 = 256;
 const REST: u32 = 768;
 const CANDIDATES: usize = 4;
@@ -37,6 +38,10 @@ struct Candidate {
     name: &'static str,
     prefetcher: Box<dyn Prefetcher>,
     judge: Judge,
+    /// Number of accesses up to the last choice since the prefetcher last predicted a fair part of them.
+    vain: u32,
+    /// Number of accesses until the prefetcher is asked again.
+    rest: u32,
 }
 
 /// Memory use: one word per unit (for markov), and 24 KiB of ghosts (remembered proposals) per candidate.
@@ -46,10 +51,6 @@ pub(super) struct Auto {
     chosen: Option<usize>,
     changes: u32,
     touches: u32,
-    /// Number of accesses up to the last choice since the prefetchers last predicted a fair part of them.
-    vain: u32,
-    /// Number of accesses until the prefetchers are asked again.
-    rest: u32,
     /// Number of accesses. It is halved at each choice, and so are the candidates' counts of right proposals.
     seen: u32,
     offered: Proposals,
@@ -57,7 +58,7 @@ pub(super) struct Auto {
 
 impl Auto {
     pub(super) fn new(units: u32) -> Self {
-        let candidate = |name, prefetcher| Candidate { name, prefetcher, judge: Judge::new() };
+        let candidate = |name, prefetcher| Candidate { name, prefetcher, judge: Judge::new(), vain: 0, rest: 0 };
         Self {
             candidates: [
                 candidate("streams", Box::new(Streams::new())),
@@ -68,8 +69,6 @@ impl Auto {
             chosen: None,
             changes: 0,
             touches: 0,
-            vain: 0,
-            rest: 0,
             seen: 0,
             offered: Proposals::default(),
         }
@@ -92,9 +91,9 @@ impl Auto {
         }
         let touches = core::mem::take(&mut self.touches);
         let mut rights = self.candidates.each_mut().map(|candidate| u64::from(candidate.judge.take_rights()));
-        let hardly = rights.iter().all(|&rights| rights * PREDICTS < u64::from(self.seen));
-        self.vain = if hardly { self.vain + touches } else { 0 };
-        for (rights, candidate) in rights.iter_mut().zip(&self.candidates) {
+        for (rights, candidate) in rights.iter_mut().zip(&mut self.candidates) {
+            let hardly = *rights * PREDICTS < u64::from(self.seen);
+            candidate.vain = if hardly && candidate.rest == 0 { candidate.vain + touches } else { 0 };
             *rights = if candidate.judge.is_open() { *rights } else { 0 };
         }
         let half = u64::from(self.seen) / 2;
@@ -112,25 +111,26 @@ impl Auto {
         let chosen = self.candidates[best].judge.is_open().then_some(best);
         self.changes += u32::from(chosen != self.chosen);
         self.chosen = chosen;
-        if self.chosen.is_none() && self.vain >= ASKED {
-            (self.vain, self.rest) = (0, REST);
+        for (index, candidate) in self.candidates.iter_mut().enumerate() {
+            if candidate.vain >= ASKED && chosen != Some(index) {
+                (candidate.vain, candidate.rest) = (0, REST);
+            }
         }
     }
 }
 
 impl Prefetcher for Auto {
     fn touched(&mut self, touch: Touch, away: &dyn Fn(u32) -> bool, proposals: &mut Proposals) {
-        if self.rest > 0 {
-            self.rest -= 1;
-            let prefetchers = self.candidates.iter_mut().map(|candidate| &mut candidate.prefetcher);
-            for prefetcher in prefetchers.filter(|prefetcher| prefetcher.remembers()) {
-                self.offered.clear();
-                prefetcher.touched(touch, away, &mut self.offered);
-            }
-            return;
-        }
         self.choose();
-        for (index, Candidate { prefetcher, judge, .. }) in self.candidates.iter_mut().enumerate() {
+        for (index, Candidate { prefetcher, judge, rest, .. }) in self.candidates.iter_mut().enumerate() {
+            if *rest > 0 {
+                *rest -= 1;
+                if prefetcher.remembers() {
+                    self.offered.clear();
+                    prefetcher.touched(touch, away, &mut self.offered);
+                }
+                continue;
+            }
             judge.watch(touch, self.chosen == Some(index), prefetcher.accounts());
             self.offered.clear();
             prefetcher.touched(touch, away, &mut self.offered);
@@ -168,11 +168,27 @@ mod tests {
         let (mut seed, mut looked) = (7u32, 0);
         for _ in 0..20_000 {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            looked += u32::from(auto.rest == 0);
+            looked += auto.candidates.iter().filter(|candidate| candidate.rest == 0).count();
             assert!(!touch(&mut auto, (seed >> 8) % units));
         }
-        assert!((4_000..8_000).contains(&looked), "looked at {looked} of 20,000 accesses");
+        let each = looked / CANDIDATES;
+        assert!((4_000..8_000).contains(&each), "each looked at {each} of 20,000 accesses");
         let found = (0..4_000).position(|unit| touch(&mut auto, unit));
         assert!(found.is_some_and(|accesses| accesses < (REST + 2 * ASKED) as usize), "{found:?}");
+    }
+    /// While a sweep keeps one prefetcher busy, the others rest.
+    #[test]
+    fn prefetchers_that_predict_nothing_rest_beside_one_that_is_chosen() {
+        let mut auto = Auto::new(1 << 20);
+        let (mut looked, mut proposed) = ([0; CANDIDATES], 0);
+        for turn in 0..20_000 {
+            // A stride that `cluster` does not reach.
+            proposed += u32::from(touch(&mut auto, turn * 40 % (1 << 20)));
+            for (looked, candidate) in looked.iter_mut().zip(&auto.candidates) {
+                *looked += u32::from(candidate.rest == 0);
+            }
+        }
+        assert!(proposed > 15_000, "{proposed}");
+        assert!(looked.iter().filter(|&&looked| looked < 8_000).count() >= 2, "{looked:?}");
     }
 }
