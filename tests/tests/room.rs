@@ -89,13 +89,13 @@ fn a_server_that_refuses_by_its_quota_is_named_with_it() {
     let server = Served::with(&place, command("16M"));
     let bytes = refused_after(
         fill(&place, &["--server", &server.address], &["1M"]),
-        &format!("{} allows this client a quota of 16777216 bytes", server.address),
+        &format!("{} allows this client a quota of 16 MiB", server.address),
     );
     assert!((9 * M..=16 * M).contains(&bytes), "{bytes} bytes");
 
     // With `always`, a program reserves no memory on the server, so it reaches the quota in the middle of its work.
     let outcome = fill_with(&place, &["--server", &server.address], &["1M", "--most", "40"], "always");
-    outcome.assert_ended_by_us(121, "quota of 16777216 bytes");
+    outcome.assert_ended_by_us(121, "quota of 16 MiB");
 
     // A quota below one slot, the server's unit of memory, is refused before the program runs.
     let tiny = Served::with(&place, command("1M"));

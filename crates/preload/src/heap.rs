@@ -19,6 +19,7 @@ use std::ptr::{self, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hanare::{far, heap, near};
+use hanare_settings::HumanSize;
 
 use crate::answer::{errno, keeping_errno, set_errno};
 use crate::code::{LIBRARY, LINKER, OWN};
@@ -58,8 +59,9 @@ pub(crate) fn stays_near(size: usize) -> bool {
     if LEFT_NEAR.fetch_add(size as u64, Ordering::Relaxed) + size as u64 > limit {
         refuse(&format_args!(
             "this program defines its own malloc, from which the C library takes buffers for system calls; these fail here \
-             on far pages in {mode} mode, so its memory stays near, and it wants more than --near gives ({limit} bytes); see \
-             'hanare doctor' for how to get another mode, or raise --near"
+             on far pages in {mode} mode, so its memory stays near, and it wants more than --near gives ({}); see \
+             'hanare doctor' for how to get another mode, or raise --near",
+            HumanSize(limit)
         ));
     }
     true

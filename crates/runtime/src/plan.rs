@@ -6,7 +6,7 @@ use hanare_sys::features::Features;
 
 use crate::engine::WORKS;
 use crate::view::Protection;
-use hanare_settings::{Local, Mode, PageSize, Settings};
+use hanare_settings::{HumanSize, Local, Mode, PageSize, Settings};
 
 /// Smallest page size, in bytes, at which a page is moved to and from its frame as a whole. The bytes of smaller pages
 /// are copied (docs/decisions/0028).
@@ -102,7 +102,9 @@ impl Plan {
 pub enum PlanError {
     /// The budget holds too few pages.
     #[error(
-        "the local budget of {given} bytes is too small: {pages} pages of {page} bytes are the least; give a larger --local or a smaller --page-size"
+        "the local budget of {} is too small: {pages} pages of {} are the least; give a larger --local or a smaller --page-size",
+        HumanSize(*.given),
+        HumanSize(*.page)
     )]
     Budget {
         /// Bytes given.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::counters::add;
 use crate::engine::Engine;
 use crate::fatal;
-use hanare_settings::Overcommit;
+use hanare_settings::{HumanSize, Overcommit};
 use hanare_store::{Ask, EXTENT_BYTES, Store, Telling, Words};
 use hanare_sys::clock::now_ns;
 
@@ -121,7 +121,7 @@ impl Engine {
 
     fn tell_refusal(&self, request: u64) {
         let why = Telling(self.store(), Words::NoRoom);
-        fatal::say(format_args!("an allocation of {request} bytes was refused (ENOMEM): {why}"));
+        fatal::say(format_args!("an allocation of {} was refused (ENOMEM): {why}", HumanSize(request)));
     }
 }
 

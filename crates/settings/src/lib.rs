@@ -32,7 +32,7 @@ mod variables;
 pub use error::SettingsError;
 pub use redundancy::{REDUNDANCY_PARTS_MAX, Redundancy};
 pub use seal::Seal;
-pub use sizes::human_size;
+pub use sizes::{HumanSize, human_size};
 pub use values::{
     Local, Mode, OnLoss, Overcommit, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, TIMEOUT_MAX_S, ValueError,
     format_far, format_near, format_size, parse_far, parse_name, parse_near, parse_servers, parse_size,

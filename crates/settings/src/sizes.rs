@@ -1,20 +1,33 @@
 //! How sizes are shown to people.
 
-/// Returns a measured size as text for people, in the largest unit (KiB, MiB, GiB, TiB) in which it is at least 1. The
-/// number has one decimal digit if it is not whole. Such text is for output only. A size that a user may type is
-/// printed by [`format_size`](crate::format_size).
+use std::fmt;
+
+const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+/// A measured size in bytes. It is shown in the largest unit (KiB, MiB, GiB, TiB) in which it is at least 1. The number
+/// has one decimal digit if it is not whole. Such text is for output only. A size that a user may type is printed by
+/// [`format_size`](crate::format_size). Showing it allocates nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HumanSize(pub u64);
+
+impl fmt::Display for HumanSize {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut value = self.0 as f64;
+        let mut unit = 0;
+        // A value from 1023.95 on would be rounded up to 1024.0 of its unit.
+        while (value >= 1024.0 || unit > 0 && value >= 1023.95) && unit + 1 < UNITS.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        let digits = usize::from(unit > 0 && value.fract() != 0.0);
+        write!(out, "{value:.digits$} {}", UNITS[unit])
+    }
+}
+
+/// Returns a [`HumanSize`] as text.
 #[must_use]
 pub fn human_size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    // A value from 1023.95 on would be rounded up to 1024.0 of its unit.
-    while (value >= 1024.0 || unit > 0 && value >= 1023.95) && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let digits = usize::from(unit > 0 && value.fract() != 0.0);
-    format!("{value:.digits$} {}", UNITS[unit])
+    HumanSize(bytes).to_string()
 }
 
 #[cfg(test)]

@@ -113,7 +113,7 @@ fn knock(door: BorrowedFd<'_>, timeout: Duration) -> Result<OwnedFd, Errno> {
 fn connect_tcp(address: &str, timeout: Duration) -> io::Result<OwnedFd> {
     let end = Instant::now() + timeout;
     let mut error = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in address.to_socket_addrs()? {
+    for address in address.to_socket_addrs().map_err(without_call)? {
         let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         match TcpStream::connect_timeout(&address, left) {
             Ok(stream) => return Ok(stream.into()),
@@ -121,6 +121,15 @@ fn connect_tcp(address: &str, timeout: Duration) -> io::Result<OwnedFd> {
         }
     }
     Err(error)
+}
+
+/// Leaves the words of the standard library about its call out of an error of looking up a name. People need only the
+/// resolver's reason.
+fn without_call(error: io::Error) -> io::Error {
+    match error.to_string().strip_prefix("failed to lookup address information: ") {
+        Some(reason) => io::Error::new(error.kind(), reason),
+        None => error,
+    }
 }
 
 /// Connects to an AF_UNIX socket within `timeout`. Without a timeout, connect(2) would block while the queue of the

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
+use hanare_settings::HumanSize;
 use hanare_wire::LinkError;
 
 use super::Redundant;
@@ -121,7 +122,7 @@ impl Redundant {
         for (index, member) in self.members.iter().enumerate() {
             let comma = if index > 0 { ", " } else { "" };
             match member.there().map(|remote| remote.room(Ask::Known).capacity_bytes) {
-                Some(bytes) => write!(out, "{comma}{} has no room beyond {bytes} bytes", member.named.name)?,
+                Some(bytes) => write!(out, "{comma}{} has no room beyond {}", member.named.name, HumanSize(bytes))?,
                 None => write!(out, "{comma}{} is lost", member.named.name)?,
             }
         }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
+use hanare_settings::HumanSize;
 use hanare_sys::clock::now_ns;
 use hanare_sys::futex;
 use hanare_wire::payload::NO_QUOTA;
@@ -60,9 +61,9 @@ impl Remote {
             let (comma, name, quota) = (if index > 0 { ", " } else { "" }, &server.name, server.info.quota_bytes);
             // The quota is mentioned only if it limits the room.
             if quota != NO_QUOTA && room.saturating_add(self.extent_bytes as u64) > quota {
-                write!(out, "{comma}{name} allows this client a quota of {quota} bytes")?;
+                write!(out, "{comma}{name} allows this client a quota of {}", HumanSize(quota))?;
             } else {
-                write!(out, "{comma}{name} has no room beyond {room} bytes")?;
+                write!(out, "{comma}{name} has no room beyond {}", HumanSize(room))?;
             }
         }
         out.write_str(
