@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
 use crate::account::Account;
+use crate::blame::what_it_did;
 use crate::greeting::{CLOSING_WAIT, Guest};
 use crate::host::{HostSession, ReturnError};
 use crate::pool::NoSlot;
@@ -89,7 +90,7 @@ fn serve_all(state: &ServerState, channel: &mut Channel<'_>, role: &mut Serving)
             }
             Err(LinkError::Closed | LinkError::TimedOut) => return Ok(()),
             Err(e @ (LinkError::Garbage { .. } | LinkError::Version { .. })) => {
-                farewell(channel, 0, ErrorCode::BadFrame, &e.to_string());
+                farewell(channel, 0, ErrorCode::BadFrame, &format!("this client {}", what_it_did(&e)));
                 return Err(e);
             }
             Err(e) => return Err(e),

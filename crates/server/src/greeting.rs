@@ -12,6 +12,7 @@ use hanare_wire::socket::{Progress, Socket};
 use hanare_wire::{Key, LinkError, Transport, patience};
 
 use crate::account::SessionOwner;
+use crate::blame::what_it_did;
 use crate::host::HostSession;
 use crate::registry::{Membership, Registry};
 use crate::shared::Store;
@@ -67,7 +68,9 @@ pub(crate) fn greet(inbox: &mut Inbox, host: &Host<'_>) -> Result<Guest, NoGuest
         Err(NoGuest::Refused(reason)) => reason.clone(),
         // The server also answers a client of another wire version. The client finds this server's version in the
         // header of the answer.
-        Err(NoGuest::Link(e @ (LinkError::Version { .. } | LinkError::Garbage { .. }))) => format!("not a hello: {e}"),
+        Err(NoGuest::Link(e @ (LinkError::Version { .. } | LinkError::Garbage { .. }))) => {
+            format!("not a hello: this client {}", what_it_did(e))
+        }
         Err(NoGuest::Link(_)) => return result,
     };
     if send_control(socket, Kind::Refused, 0, cut(&reason, REASON_MAX).as_bytes()).is_ok() {

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod blame;
 mod connection;
 mod door;
 mod extents;

@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hanare_wire::LinkError;
 use hanare_wire::frame::{Kind, REFUSED_FOR_NOW};
 use hanare_wire::handshake::{control_header, random, send_control};
 use hanare_wire::inbox::Inbox;
@@ -19,6 +18,7 @@ use hanare_wire::{Endpoint, Key};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
+use crate::blame::what_it_did;
 use crate::connection::{ServerState, serve};
 use crate::door::Door;
 use crate::greeting::{CLOSING_WAIT, Host, NoGuest, greet};
@@ -476,21 +476,10 @@ fn connection_life(
     match greet(&mut inbox, &host) {
         Ok(guest) => {
             is_welcome.store(true, Release);
-            serve(state, socket, inbox, guest).map_err(|e| e.to_string())
+            serve(state, socket, inbox, guest).map_err(|e| format!("it {}", what_it_did(&e)))
         }
         Err(NoGuest::Refused(reason)) => Err(format!("refused: {reason}")),
-        // `LinkError` has texts for clients, which blame the memory server. For the next errors, the server's log
-        // needs texts that blame the client.
-        Err(NoGuest::Link(LinkError::Silent { seconds })) => {
-            Err(format!("not welcomed: it said nothing for {seconds} s"))
-        }
-        Err(NoGuest::Link(LinkError::Closed)) => Err("not welcomed: it closed the connection".to_owned()),
-        Err(NoGuest::Link(LinkError::Garbage { what })) => Err(format!("not welcomed: it sent garbage ({what})")),
-        Err(NoGuest::Link(LinkError::Refused { reason })) => Err(format!("not welcomed: {reason}")),
-        Err(NoGuest::Link(LinkError::Version { theirs, ours })) => {
-            Err(format!("not welcomed: it speaks wire version {theirs}, this server version {ours}"))
-        }
-        Err(NoGuest::Link(e)) => Err(format!("not welcomed: {e}")),
+        Err(NoGuest::Link(e)) => Err(format!("not welcomed: it {}", what_it_did(&e))),
     }
 }
 

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use hanare_sys::object::own_file;
 use thiserror::Error;
 
 /// The beginning of the name of each directory that holds a private server's socket.
@@ -248,14 +249,25 @@ impl Lines {
     }
 }
 
+/// Returns the `hanare` command that was installed with a library: in the library's directory, as in a build, or in the
+/// directory `bin` beside it.
+fn installed_with(library: &Path) -> Option<PathBuf> {
+    let dir = library.parent().filter(|dir| dir.is_absolute())?;
+    ["hanare", "../bin/hanare"].iter().map(|name| dir.join(name)).find(|command| command.is_file())
+}
+
 /// Starts a private server for this process only. The server ends with this process. Returns the path of its socket.
 /// The server gets half of the available memory, divided by the number of `processes`. The command is `HANARE_BIN`, or
-/// `hanare` from PATH. With `counters`, the server polls on idle CPUs while this process has faults.
+/// the `hanare` that was installed with this library, or `hanare` from PATH. With `counters`, the server polls on idle
+/// CPUs while this process has faults.
 ///
 /// # Errors
 /// [`PrivateError`] says what failed.
 pub fn for_this_process(processes: u64, counters: Option<BorrowedFd<'_>>) -> Result<PathBuf, PrivateError> {
-    let command = std::env::var_os("HANARE_BIN").map_or_else(|| PathBuf::from("hanare"), PathBuf::from);
+    let command = std::env::var_os("HANARE_BIN")
+        .map(PathBuf::from)
+        .or_else(|| own_file().as_deref().and_then(installed_with))
+        .unwrap_or_else(|| PathBuf::from("hanare"));
     let memory =
         hanare_sys::memory::Memory::now().map_or(1 << 30, |memory| memory.available_bytes / 2) / processes.max(1);
     let options = PrivateOptions { command: &command, memory, spill: None, tree: None, warm: counters };

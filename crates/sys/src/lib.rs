@@ -29,6 +29,7 @@ mod lock;
 pub mod map;
 pub mod mark;
 pub mod memory;
+pub mod object;
 pub mod pagemap;
 mod probe;
 mod raw;
