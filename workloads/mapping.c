@@ -157,6 +157,8 @@ static void locking(void) {
 
 static void fixing(void) {
     uint64_t *words = map();
+    void *none = mmap(NULL, MIB, PLAIN, PRIVATE, -1, 1);
+    REQUIRE(none == MAP_FAILED && errno == EINVAL, "an offset that is no page's gives %p", none);
     char *part = (char *)words + 4 * MIB - PAGE;
     size_t len = 3 * MIB;
     CALL(mmap(part, len, PLAIN, PRIVATE | MAP_FIXED, -1, 0) == part);

@@ -160,3 +160,22 @@ fn a_jump_into_far_memory_ends_as_it_does_without() {
     }
     place.assert_nothing_left();
 }
+
+/// A program may have exceptions of floating-point arithmetic end it, forbid unaligned accesses, or forbid the time stamp
+/// counter. Hanare's own code computes, accesses unaligned words and reads the clock.
+#[test]
+fn unusual_modes_of_the_processor_are_the_programs_alone() {
+    let place = Place::new();
+    for what in ["floats", "alignment", "clock"] {
+        for mode in MODES.into_iter().filter(|mode| works(mode)) {
+            let mut command = place.hanare(["run", "--local", "8M", "--mode", mode, "--"]);
+            let outcome = place.run(command.arg(built().workload("processor")).arg(what));
+            let is_skipped = outcome.code == Some(77) && outcome.text().starts_with("skipped: ");
+            if !is_skipped {
+                outcome.assert_well(&format!("{what} in {mode} mode"));
+                assert_eq!(outcome.text(), format!("ok processor: {what}\n"));
+            }
+        }
+    }
+    place.assert_nothing_left();
+}

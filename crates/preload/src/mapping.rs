@@ -45,8 +45,7 @@ const PROT_KNOWN: c_int = PLAIN_PROT | libc::PROT_EXEC | 0x8;
 
 const ANONYMOUS_PRIVATE: c_int = libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
 
-/// Checks whether a mapping is plain memory. Like the kernel, this ignores the descriptor and offset of an anonymous
-/// mapping.
+/// Checks whether a mapping is plain memory. Like the kernel, this ignores the descriptor of an anonymous mapping.
 fn is_plain(prot: c_int, flags: c_int) -> bool {
     prot == PLAIN_PROT && flags & ANONYMOUS_PRIVATE == ANONYMOUS_PRIVATE && flags & !PLAIN_FLAGS == 0
 }
@@ -101,11 +100,12 @@ pub(crate) unsafe extern "C" fn map(
     off: Offset,
     caller: usize,
 ) -> *mut c_void {
-    if is_plain(prot, flags) && may_be_far(len, caller) {
+    let is_valid = (off as usize).is_multiple_of(PAGE);
+    if is_valid && is_plain(prot, flags) && may_be_far(len, caller) {
         let block = if flags & libc::MAP_NORESERVE == 0 { far_pages(len, PAGE) } else { uncommitted_pages(len) };
         return if block.is_null() { MAP_FAILED } else { block };
     }
-    if is_reservation(prot, flags) && may_be_far(len, caller) {
+    if is_valid && is_reservation(prot, flags) && may_be_far(len, caller) {
         let block = keeping_errno(|| far::reserve(len, PAGE));
         if !block.is_null() {
             return block.cast();

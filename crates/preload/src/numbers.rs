@@ -77,7 +77,7 @@ pub(crate) unsafe fn by_name(number: c_long, args: [usize; 6]) -> Option<c_long>
                 far::has_rings();
                 return None;
             }
-            libc::SYS_prctl => status(again::refused_option(int(a))?).into(),
+            libc::SYS_prctl => status(again::refused_option(int(a), b)?).into(),
             // `far::leaves` records the exit code. The kernel then ends this thread.
             libc::SYS_exit => {
                 far::leaves(int(a));

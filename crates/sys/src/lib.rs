@@ -32,6 +32,7 @@ pub mod memory;
 pub mod object;
 pub mod pagemap;
 mod probe;
+mod processor;
 mod raw;
 pub mod ready;
 mod refuse;

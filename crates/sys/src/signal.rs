@@ -319,6 +319,8 @@ pub fn chained(signal: i32) -> Result<libc::sigaction, SignalError> {
 /// The C library may end a cancelled thread here, in [`mask::allow_cancellation`]. It then unwinds this frame, so no
 /// value that needs to be dropped may be alive.
 extern "C-unwind" fn entry(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    #[cfg(target_arch = "x86_64")]
+    crate::processor::allow_unaligned();
     // A sent signal that is kept open must not run the program's handler in the middle of the engine.
     let guarded = held::begin_guard(kept_open());
     // The interrupted code must find `errno` unchanged.

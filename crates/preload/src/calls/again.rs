@@ -134,21 +134,24 @@ unsafe extern "C-unwind" fn prctl(option: c_int, a: usize, b: usize, c: usize, d
         set_errno(libc::ENOSYS);
         return -1;
     };
-    if let Some(answer) = refused_option(option) {
+    if let Some(answer) = refused_option(option, a) {
         return status(answer);
     }
     // SAFETY: `call` is the C library's `prctl`, which has the type `Call`. Its arguments are the caller's.
     again(&[a, b, c, d], || unsafe { transmute::<*mut _, Call>(call)(option, a, b, c, d) }.into()) as c_int
 }
 
-/// Notes what a prctl does to the traps of system calls. Returns its result if it must not reach the kernel: a program
-/// cannot dispatch calls itself while Hanare does.
-pub(crate) fn refused_option(option: c_int) -> Option<Result<(), c_int>> {
+/// Notes what a prctl does to the traps of system calls. Returns its result if it must not reach the kernel. A program
+/// cannot dispatch calls itself while Hanare does. It cannot forbid the time stamp counter, by which Hanare's handlers
+/// read the clock.
+pub(crate) fn refused_option(option: c_int, argument: usize) -> Option<Result<(), c_int>> {
     const SET_DISPATCH: c_int = 59;
     if option == libc::PR_SET_SECCOMP {
         signals::sets_filter();
     }
-    (option == SET_DISPATCH && far::call_traps().dispatch).then_some(Err(libc::EINVAL))
+    let forbids_clock = option == libc::PR_SET_TSC && argument == libc::PR_TSC_SIGSEGV as usize;
+    let is_refused = forbids_clock || option == SET_DISPATCH && far::call_traps().dispatch;
+    is_refused.then_some(Err(libc::EINVAL))
 }
 
 /// # Safety

@@ -2,6 +2,7 @@
 
 use super::held::guard;
 use super::{KERNEL_SET_BYTES, kernel_action};
+use crate::processor::FloatMode;
 use crate::raw::{self, Errno};
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -130,7 +131,7 @@ fn set_cancel_state(state: c_int) -> c_int {
 }
 
 /// A guard that blocks every signal of the calling thread except the C library's own, until it is dropped. It also
-/// prevents cancellation. Guards may be nested.
+/// prevents cancellation, and keeps the program's mode of floating-point arithmetic away. Guards may be nested.
 ///
 /// Fault signals are blocked too. If a fault's signal is blocked, the fault kills the process. So the thread must not
 /// access memory that may be paged out.
@@ -141,18 +142,20 @@ pub struct SignalMask {
     _not_send: PhantomData<*const ()>,
 }
 
-/// A thread's signal mask and cancellation state from before a [`SignalMask`].
+/// A thread's signal mask, cancellation state and floating-point mode from before a [`SignalMask`].
 #[derive(Debug, Clone, Copy)]
 pub struct Unblocked {
     mask: u64,
     cancel_state: c_int,
+    float: FloatMode,
 }
 
 impl SignalMask {
     /// Blocks every signal except the C library's own.
     pub fn block_all() -> Self {
         let cancel_state = set_cancel_state(CANCEL_DISABLE);
-        Self { before: Unblocked { mask: set_mask(!LIBRARY_SIGNALS), cancel_state }, _not_send: PhantomData }
+        let mask = set_mask(!LIBRARY_SIGNALS);
+        Self { before: Unblocked { mask, cancel_state, float: FloatMode::set_usual() }, _not_send: PhantomData }
     }
 
     /// Consumes the guard but leaves the signals blocked. Returns the state from before the guard, for
@@ -175,8 +178,9 @@ impl SignalMask {
         waiting & !self.before.mask != 0
     }
 
-    /// Restores the signal mask and the cancellation state from before [`SignalMask::block_all`].
+    /// Restores what was before [`SignalMask::block_all`].
     pub fn restore(before: Unblocked) {
+        before.float.set();
         set_mask(before.mask);
         set_cancel_state(before.cancel_state);
     }
