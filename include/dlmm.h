@@ -43,7 +43,7 @@ extern "C" {
  *
  * Long options may be written --name=VALUE. An option overrides its HANARE_* environment variable. If neither options
  * nor variables name a server, a private server is started, and ends with the program. It is started by the command in
- * HANARE_BIN, or by `hanare` in PATH.
+ * HANARE_BIN, or by `hanare` beside the library or in its ../bin, or by `hanare` in PATH.
  *
  * Returns 0. If far memory cannot be started, prints the reason in one line on standard error and ends the process with
  * exit code 125.

@@ -59,7 +59,7 @@ fn no<T>(reason: impl Into<String>) -> Result<T, NoGuest> {
 }
 
 /// Does the server's side of the handshake. Returns the role of the connection, or why the server did not welcome it.
-/// Waits for the client for as long as the client would wait for the server.
+/// The client has as much time for its part as it gives the server.
 pub(crate) fn greet(inbox: &mut Inbox, host: &Host<'_>) -> Result<Guest, NoGuest> {
     let socket = host.socket;
     let result = try_greet(socket, inbox, host);
