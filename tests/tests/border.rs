@@ -179,3 +179,23 @@ fn unusual_modes_of_the_processor_are_the_programs_alone() {
     }
     place.assert_nothing_left();
 }
+
+/// Guards against threads that never go on. One instruction needs four pages at the same time, and local memory holds four
+/// or a few more. So each thread evicts the pages of the others.
+#[test]
+fn threads_go_on_where_their_pages_do_not_fit_together() {
+    let place = Place::new();
+    for mode in MODES.into_iter().filter(|mode| works(mode)) {
+        for (page_size, local) in [("4K", "20K"), ("64K", "512K"), ("2M", "10M")] {
+            for threads in ["1", "8"] {
+                let flags = ["--mode", mode, "--page-size", page_size, "--local", local];
+                let mut command = place.hanare(["run"]);
+                let outcome =
+                    place.run(command.args(flags).arg("--").arg(built().workload("straddle")).args([threads, "10"]));
+                outcome.assert_well(&format!("{threads} threads, {flags:?}"));
+                assert_eq!(outcome.text(), "ok straddle\n");
+            }
+        }
+    }
+    place.assert_nothing_left();
+}

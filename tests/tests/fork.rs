@@ -189,7 +189,7 @@ fn pages_shared_with_children_are_hidden() {
     }
 }
 
-/// The budget is less than two pages for each process. Every process gets two pages nevertheless.
+/// The budget is less than four pages for each process. Every process gets four pages nevertheless.
 #[test]
 fn children_with_hardly_any_pages() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {

@@ -109,7 +109,7 @@ fn what_other_processes_write_is_not_lost() {
     const SKIPPED: i32 = 77;
     let place = Place::new();
     for mode in ["thread", "sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
-        for (page_size, local) in [("auto", "4M"), ("64K", "4M"), ("2M", "6M")] {
+        for (page_size, local) in [("auto", "4M"), ("64K", "4M"), ("2M", "10M")] {
             for way in ["shares", "calls"] {
                 let flags = ["--mode", mode, "--page-size", page_size, "--local", local];
                 let mut command = place.hanare(["run"]);

@@ -277,6 +277,7 @@ WORKLOADS = {name: kernel for name in ("stencil", "fft", "cg", "mg", "is", "sp",
     "forked": lambda r, slow: (8, [r.choice(["stacks", "parted"])]),
     "vector": lambda r, slow: (16, ["2M" if slow else "8M"]),
     "statics": lambda r, slow: (16, ["4M"]),
+    "straddle": lambda r, slow: (16, [str(r.choice([1, 2, 4, 8])), "10" if slow else "40"]),
     "blocks": lambda r, slow: (8, ["many", "2M" if slow else "8M"]),
 } | SHARED
 

@@ -6,8 +6,9 @@ pub const UNIT_BYTES_MIN: u32 = 4 << 10;
 pub const PAGE_BYTES_MAX: u32 = 2 << 20;
 /// Largest number of units of one pager: 512 GiB of 4 KiB units.
 pub const UNITS_MAX: u32 = 1 << 27;
-/// Smallest budget, in pages. One unaligned access may need two pages in memory at the same time.
-pub const BUDGET_PAGES_MIN: u32 = 2;
+/// Smallest budget, in pages. One instruction may read a word that lies on two pages and write a word on two others. It
+/// needs all four pages in memory at the same time.
+pub const BUDGET_PAGES_MIN: u32 = 4;
 /// Smallest budget, in huge pages, with which the pager uses huge pages.
 pub const WIDE_PAGES_MIN: u32 = 8;
 /// Maximum number of victims chosen in one step.

@@ -24,11 +24,13 @@ use hanare_store::{Kind, Polled, Read, Store, Turn, Words};
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{MapError, Mapping};
 use hanare_sys::stack::Stacks;
+use hanare_sys::thread;
 use hanare_wire::Wait;
 
 use crate::accounts::{self, Accounts};
 use crate::counters::Counters;
 use crate::span::Span;
+use crate::turns::Turns;
 use crate::view::{LiveView, View};
 use crate::watchdog::Waits;
 use hanare_sys::clock::now_ns;
@@ -64,6 +66,8 @@ pub(crate) struct Engine<V = LiveView, S = Kind> {
     wait_queues: [AtomicU32; WAIT_QUEUES],
     waiters: AtomicU32,
     pub(crate) waits: Waits,
+    /// Lets threads go on one after another where their pages do not fit together.
+    pub(crate) turns: Turns,
     /// Notices pages that were dropped behind the engine's back.
     repeats: lost::Repeats,
     small_moves: bool,
@@ -142,6 +146,7 @@ impl<V: View, S: Store> Engine<V, S> {
             wait_queues: [const { AtomicU32::new(0) }; WAIT_QUEUES],
             waiters: AtomicU32::new(0),
             waits: Waits::default(),
+            turns: Turns::new(),
             repeats: lost::Repeats::default(),
             small_moves: parts.small_moves,
             unit_bytes: parts.unit_bytes,
@@ -175,8 +180,10 @@ impl<V: View, S: Store> Engine<V, S> {
 
     /// Resolves a fault of the calling thread. Returns when the thread can retry its access.
     pub(crate) fn fault_here(&self, addr: usize, write: Option<bool>) {
-        let started = now_ns();
+        let (thread, started) = (thread::gettid(), now_ns());
         let Some(unit) = self.unit_of(addr) else { return };
+        self.turns.wait(thread, started);
+        self.turns.begin(thread, unit, now_ns());
         // `write` is `None` if the machine does not tell whether the fault was a write. In this case a trap on a
         // readable page means a write.
         let write = write.unwrap_or_else(|| self.is_accessible(unit, false));
@@ -184,14 +191,17 @@ impl<V: View, S: Store> Engine<V, S> {
         let seen = wait_queue.load(Acquire);
         let opened = self.submit_fault(unit, write);
         self.wait_for(unit, write, seen);
-        accounts::fault(self.counters, opened, now_ns() - started);
+        let now = now_ns();
+        self.turns.end(thread, now);
+        accounts::fault(self.counters, opened, now - started);
     }
 
-    /// Resolves a fault of another thread. The kernel resumes that thread when its page is present. Returns the unit,
+    /// Resolves a fault of `thread`, which is not the calling thread. The kernel resumes that thread when its page is present. Returns the unit,
     /// and whether the page was local and only had to be opened for writing or mapped again. Returns `None` if the
     /// address is not in far memory.
-    pub(crate) fn fault_there(&self, addr: usize, write: bool) -> Option<(u32, bool)> {
+    pub(crate) fn fault_there(&self, thread: i32, addr: usize, write: bool) -> Option<(u32, bool)> {
         let unit = self.unit_of(addr)?;
+        self.turns.begin(thread, unit, now_ns());
         Some((unit, self.submit_fault(unit, write)))
     }
 
@@ -358,7 +368,8 @@ impl<V: View, S: Store> Engine<V, S> {
     }
 
     pub(crate) fn set_budget(&self, bytes: u64) {
-        let units = (bytes / self.unit_bytes as u64).clamp(2, u64::from(self.units_max)) as u32;
+        let units = (bytes / self.unit_bytes as u64)
+            .clamp(u64::from(limits::BUDGET_PAGES_MIN), u64::from(self.units_max)) as u32;
         self.submit(Event::Budget { units });
     }
 

@@ -22,6 +22,8 @@ use hanare_sys::clock::now_ns;
 /// Maximum number of faults that the handler keeps in its list while their pages are in transit. Further faults are
 /// resolved too, but their recorded latency is too short.
 const WAITING_MAX: usize = 256;
+/// Maximum number of faults that wait for the turn of another thread. Further faults do not wait.
+const ASIDE_MAX: usize = 256;
 /// Number of waiting rounds, about 5 us each, in which the handler polls the link. In later rounds, it sleeps.
 const ROUNDS_POLLING: u32 = 60;
 /// Number of rounds after which the handler stops waiting for the page of a fault. By then, the page must have arrived
@@ -60,9 +62,10 @@ pub(crate) fn run(engine: &'static Engine, first_thread: Option<CpuCell>) {
         uffd,
         together: Together::new(first_thread),
         waiting: Vec::with_capacity(WAITING_MAX),
+        aside: Vec::with_capacity(ASIDE_MAX),
     };
     loop {
-        let served = handler.serve_new();
+        let served = handler.serve_new() + handler.serve_aside();
         handler.settle();
         if handler.waiting.is_empty() && served == 0 {
             handler.idle();
@@ -81,18 +84,28 @@ struct Handler {
     together: Together,
     /// Faults whose pages are in transit.
     waiting: Vec<Awaited>,
+    /// Faults that wait for the turn of another thread.
+    aside: Vec<Fault>,
+}
+
+/// A fault of a thread of the program.
+#[derive(Clone, Copy)]
+struct Fault {
+    thread: i32,
+    addr: usize,
+    write: bool,
+    since_ns: u64,
 }
 
 #[derive(Clone, Copy)]
 struct Awaited {
+    fault: Fault,
     unit: u32,
-    write: bool,
-    since_ns: u64,
     rounds: u32,
 }
 
 impl Handler {
-    /// Submits the new faults to the engine. Returns their number.
+    /// Submits the new faults to the engine, or puts them aside. Returns their number.
     fn serve_new(&mut self) -> usize {
         let mut events = [uffd::Event::EMPTY; uffd::EVENTS_PER_READ];
         let count = self.uffd.read_events(&mut events).unwrap_or_else(|errno| lost_trap(errno));
@@ -101,29 +114,57 @@ impl Handler {
         let _busy = (count > 0).then(|| self.engine.waits.begin(since_ns));
         for event in &events[..count] {
             let uffd::Event::Fault { addr, write, wp, tid, .. } = *event else { continue };
-            let small = self.engine.is_small(addr);
-            // Frequent faults that are counted here make idle CPUs poll. With a memory server on this host, these CPUs
-            // must not poll, because the server needs them to answer. So faults are counted only with a private server.
-            if small && !self.engine.store().writes_later() {
-                self.engine.counters.fault_rate.fault(since_ns);
-            }
-            let _together = self.together.on_fault(tid, small);
-            let write = write || wp;
-            let Some((unit, opened)) = self.engine.fault_there(addr, write) else {
-                // After the access, the program mapped something else at this address. So the address is no longer far,
-                // and the woken thread accesses the new mapping.
-                kernel::insist("wake a thread", || self.uffd.wake(addr & !(OS_PAGE - 1), OS_PAGE));
-                continue;
-            };
-            if self.engine.is_accessible(unit, write) || self.waiting.len() == WAITING_MAX {
-                let now = now_ns();
-                accounts::fault(self.engine.counters, opened, now - since_ns);
-                since_ns = now;
+            let fault = Fault { thread: tid, addr, write: write || wp, since_ns };
+            if self.aside.len() < ASIDE_MAX && self.engine.turns.until(tid, since_ns, since_ns).is_some() {
+                self.aside.push(fault);
             } else {
-                self.waiting.push(Awaited { unit, write, since_ns, rounds: 0 });
+                since_ns = self.serve(fault);
             }
         }
         count
+    }
+
+    /// Submits the faults that need not wait for the turn of another thread any longer. Returns their number.
+    fn serve_aside(&mut self) -> usize {
+        let (mut served, mut at) = (0, 0);
+        while let Some(&fault) = self.aside.get(at) {
+            if self.engine.turns.until(fault.thread, fault.since_ns, now_ns()).is_some() {
+                at += 1;
+                continue;
+            }
+            self.aside.remove(at);
+            let _inside = gate::enter();
+            let _busy = self.engine.waits.begin(now_ns());
+            self.serve(fault);
+            served += 1;
+        }
+        served
+    }
+
+    /// Submits a fault to the engine. Returns the time at which the fault is resolved, or its page is in transit.
+    fn serve(&mut self, fault: Fault) -> u64 {
+        let Fault { thread, addr, write, since_ns } = fault;
+        let small = self.engine.is_small(addr);
+        // Frequent faults that are counted here make idle CPUs poll. With a memory server on this host, these CPUs
+        // must not poll, because the server needs them to answer. So faults are counted only with a private server.
+        if small && !self.engine.store().writes_later() {
+            self.engine.counters.fault_rate.fault(since_ns);
+        }
+        let _together = self.together.on_fault(thread, small);
+        let Some((unit, opened)) = self.engine.fault_there(thread, addr, write) else {
+            // After the access, the program mapped something else at this address. So the address is no longer far,
+            // and the woken thread accesses the new mapping.
+            kernel::insist("wake a thread", || self.uffd.wake(addr & !(OS_PAGE - 1), OS_PAGE));
+            return since_ns;
+        };
+        if self.engine.is_accessible(unit, write) || self.waiting.len() == WAITING_MAX {
+            let now = now_ns();
+            self.engine.turns.end(thread, now);
+            accounts::fault(self.engine.counters, opened, now - since_ns);
+            return now;
+        }
+        self.waiting.push(Awaited { fault, unit, rounds: 0 });
+        since_ns
     }
 
     /// Removes the faults whose pages have arrived. Every [`ROUNDS_UNHEARD`] rounds, wakes a thread that still waits,
@@ -134,9 +175,12 @@ impl Handler {
         self.waiting.retain_mut(|waiting| {
             waiting.rounds += 1;
             most = most.max(waiting.rounds);
-            let done = engine.is_accessible(waiting.unit, waiting.write);
+            let Fault { thread, write, since_ns, .. } = waiting.fault;
+            let done = engine.is_accessible(waiting.unit, write);
             if done {
-                accounts::fault(engine.counters, false, now_ns() - waiting.since_ns);
+                let now = now_ns();
+                engine.turns.end(thread, now);
+                accounts::fault(engine.counters, false, now - since_ns);
             } else if waiting.rounds.is_multiple_of(ROUNDS_UNHEARD) {
                 engine.wake_unit(waiting.unit);
             }
@@ -149,11 +193,14 @@ impl Handler {
         }
     }
 
-    /// Sleeps until a new fault is reported, a prefetched page arrives, or a time limit passes. Receives the pages that
-    /// have arrived, if there is no new fault.
+    /// Sleeps until a new fault is reported, a prefetched page arrives, a turn ends, or a time limit passes. Receives the
+    /// pages that have arrived, if there is no new fault.
     fn idle(&self) {
         let arriving = self.engine.store().arriving();
-        let timeout = if arriving.is_some() { Duration::from_millis(2) } else { Duration::from_millis(500) };
+        let limit = if arriving.is_some() { Duration::from_millis(2) } else { Duration::from_millis(500) };
+        let now = now_ns();
+        let turn = self.aside.iter().find_map(|fault| self.engine.turns.until(fault.thread, fault.since_ns, now));
+        let timeout = turn.map_or(limit, |until| limit.min(Duration::from_nanos(until - now)));
         let ready = self.wait(arriving, timeout);
         if !ready.events {
             self.engine.receive(Wait::Now);

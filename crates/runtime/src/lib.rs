@@ -41,6 +41,7 @@ mod threads;
 mod together;
 mod tracing;
 mod tree;
+mod turns;
 mod view;
 mod watchdog;
 mod windows;

@@ -1,7 +1,7 @@
 //! Why settings are refused.
 
 use hanare_paging::policy::OFFLINE;
-use hanare_paging::{Info, SpecError};
+use hanare_paging::{Info, SpecError, limits};
 use hanare_sys::features::FeaturesError;
 use hanare_wire::Endpoint;
 use thiserror::Error;
@@ -27,10 +27,10 @@ pub enum SettingsError {
         /// What is wrong with the variable's value.
         source: ValueError,
     },
-    /// The budget of local memory cannot hold two pages.
+    /// The budget of local memory cannot hold four pages.
     #[error(
-        "the local budget of {given} is below two pages of {page}; give at least --local {least}, better 64M or more",
-        given = human_size(*given), page = human_size(*page), least = format_size(2 * *page)
+        "the local budget of {given} is below four pages of {page}; give at least --local {least}, better 64M or more",
+        given = human_size(*given), page = human_size(*page), least = format_size(u64::from(limits::BUDGET_PAGES_MIN) * *page)
     )]
     Budget {
         /// The budget that the user gave, in bytes.

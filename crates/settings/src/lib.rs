@@ -14,7 +14,7 @@ use std::str::FromStr;
 pub use hanare_paging::policy::POLICIES;
 pub use hanare_paging::prefetch::PREFETCHERS;
 pub use hanare_paging::{Info, Space, SpecError, names};
-use hanare_paging::{policy, prefetch};
+use hanare_paging::{limits, policy, prefetch};
 use hanare_sys::features::Disabled;
 use hanare_wire::Endpoint;
 
@@ -251,7 +251,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Checks the settings together. The budget must hold two pages, and the settings must name a server.
+    /// Checks the settings together. The budget must hold four pages, and the settings must name a server.
     ///
     /// # Errors
     /// Returns the errors of [`Settings::validate_values`], or an error if the settings name no server.
@@ -266,7 +266,7 @@ impl Settings {
     /// Does the checks of [`Settings::validate`] that are possible before a private server is started.
     ///
     /// # Errors
-    /// Returns an error for a budget below two pages, and for an unknown policy, prefetcher or feature to disable. Also
+    /// Returns an error for a budget below four pages, and for an unknown policy, prefetcher or feature to disable. Also
     /// returns an error for too many servers, or for a server that is named twice.
     pub fn validate_values(&self) -> Result<(), SettingsError> {
         self.disabled()?;
@@ -278,7 +278,9 @@ impl Settings {
         self.validate_servers()?;
         let page = u64::from(self.page_size.smallest());
         match self.local {
-            Local::Bytes(given) if given < 2 * page => Err(SettingsError::Budget { given, page }),
+            Local::Bytes(given) if given < u64::from(limits::BUDGET_PAGES_MIN) * page => {
+                Err(SettingsError::Budget { given, page })
+            }
             Local::Bytes(_) | Local::Percent(_) => Ok(()),
         }
     }
@@ -524,15 +526,15 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_below_two_pages_is_refused() {
+    fn a_budget_below_four_pages_is_refused() {
         let budget = |local: &str, page: &str| {
             checked(&[("HANARE_LOCAL", local), ("HANARE_PAGE_SIZE", page), ("HANARE_PRIVATE", "/s")])
         };
         assert_eq!(budget("0", "auto"), Err(SettingsError::Budget { given: 0, page: 4096 }));
-        assert_eq!(budget("8191", "auto"), Err(SettingsError::Budget { given: 8191, page: 4096 }));
-        assert!(budget("8K", "auto").is_ok());
-        assert!(budget("2M", "2M").is_err());
-        assert!(budget("4M", "2M").is_ok());
+        assert_eq!(budget("16383", "auto"), Err(SettingsError::Budget { given: 16383, page: 4096 }));
+        assert!(budget("16K", "auto").is_ok());
+        assert!(budget("6M", "2M").is_err());
+        assert!(budget("8M", "2M").is_ok());
         assert!(budget("1%", "2M").is_ok());
     }
 

@@ -154,7 +154,7 @@ pub enum PageSize {
 }
 
 impl PageSize {
-    /// Returns the smallest page size, in bytes, that the engine may use. The budget must hold two pages of this size.
+    /// Returns the smallest page size, in bytes, that the engine may use. The budget must hold four pages of this size.
     #[must_use]
     pub fn smallest(self) -> u32 {
         match self {

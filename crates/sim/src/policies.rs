@@ -16,6 +16,10 @@ pub const OPT: &str = "opt";
 /// The second baseline of the ratios: the policy of paper 1 without parameters. It sees no references.
 const SIMPLE: &str = "simple";
 
+/// Smallest local memory that can be simulated, in pages. Textbooks show anomalies with three. A running program needs
+/// [`limits::BUDGET_PAGES_MIN`].
+const PAGES_MIN: u32 = 2;
+
 /// A size of local memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Local {
@@ -39,17 +43,17 @@ impl Local {
             return percent.parse().ok().filter(|percent| (1..=100).contains(percent)).map(Self::Percent);
         }
         let pages = text.strip_suffix('p')?.parse().ok()?;
-        (limits::BUDGET_PAGES_MIN..=limits::UNITS_MAX).contains(&pages).then_some(Self::Pages(pages))
+        (PAGES_MIN..=limits::UNITS_MAX).contains(&pages).then_some(Self::Pages(pages))
     }
 
-    /// Returns the size in pages. It is at least a pager's smallest budget.
+    /// Returns the size in pages. It is at least [`PAGES_MIN`].
     #[must_use]
     pub fn pages(self, distinct: u32) -> u32 {
         match self {
             Self::Pages(pages) => pages,
             Self::Percent(percent) => (u64::from(distinct) * u64::from(percent) / 100) as u32,
         }
-        .max(limits::BUDGET_PAGES_MIN)
+        .max(PAGES_MIN)
     }
 }
 

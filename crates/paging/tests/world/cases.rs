@@ -252,7 +252,7 @@ fn a_fault_on_a_huge_page_that_the_budget_can_no_longer_hold_is_answered() {
         (world.pager.page_of(first).1, world.pager.state_of(first)) == (BLOCK, State::Remote)
     };
     assert!((0..12).any(waits), "no fault on a huge page waits for room");
-    world.step(Event::Budget { units: 2 });
+    world.step(Event::Budget { units: limits::BUDGET_PAGES_MIN });
     world.finish();
 }
 
@@ -273,11 +273,16 @@ fn a_budget_far_below_the_free_frames_is_reached_step_by_step() {
         };
         settle_but_writes(&mut world);
     }
-    world.step(Event::Budget { units: 2 });
+    world.step(Event::Budget { units: limits::BUDGET_PAGES_MIN });
     while !world.pending.is_empty() {
         assert!(world.pending.len() <= limits::ACTIONS_MAX, "too much is under way at a time");
         world.complete();
     }
-    assert!(world.pager.local_units() <= 2, "{} of {} units stay", world.pager.local_units(), UNITS);
-    assert!(world.frames.len() <= 2, "{} frames keep their memory", world.frames.len());
+    assert!(
+        world.pager.local_units() <= limits::BUDGET_PAGES_MIN,
+        "{} of {} units stay",
+        world.pager.local_units(),
+        UNITS
+    );
+    assert!(world.frames.len() <= limits::BUDGET_PAGES_MIN as usize, "{} frames keep their memory", world.frames.len());
 }

@@ -23,7 +23,7 @@ impl World {
     }
 
     fn change_budget(&mut self) {
-        let units = 2 + self.random.below(u64::from(self.shape.budget) * 3 / 2) as u32;
+        let units = limits::BUDGET_PAGES_MIN + self.random.below(u64::from(self.shape.budget) * 3 / 2) as u32;
         self.step(Event::Budget { units });
     }
 

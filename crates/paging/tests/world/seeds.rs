@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use hanare_paging::policy;
+use hanare_paging::{limits, policy};
 
 use super::Shape;
 use super::random::Random;
@@ -23,6 +23,7 @@ impl Shape {
     pub(super) fn small(random: &mut Random) -> Self {
         let block_units = if random.chance(500) { 1 } else { 4 };
         let budget = if block_units == 1 { 2 + random.below(22) } else { 32 + random.below(68) } as u32;
+        let budget = budget.max(limits::BUDGET_PAGES_MIN);
         let mut policies: Vec<&str> = policy::POLICIES.iter().map(|info| info.name).collect();
         policies.extend(["hider"; 6]);
         policies.extend(["kinds"; 3]);

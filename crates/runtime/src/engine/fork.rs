@@ -189,6 +189,7 @@ impl<V: View, S: Store> Engine<V, S> {
             wait_queues: [const { AtomicU32::new(0) }; WAIT_QUEUES],
             waiters: AtomicU32::new(0),
             waits: crate::watchdog::Waits::default(),
+            turns: crate::turns::Turns::new(),
             repeats: super::lost::Repeats::default(),
             small_moves: kept.small_moves,
             unit_bytes: kept.unit_bytes,

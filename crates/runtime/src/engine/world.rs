@@ -77,6 +77,7 @@ fn draw_shape(random: &mut Random) -> Shape {
     let doubled = random.chance(300);
     let block_units = if !doubled && random.chance(400) { 4 } else { 1 };
     let budget = if block_units == 1 { 2 + random.below(22) } else { 32 + random.below(68) };
+    let budget = budget.max(limits::BUDGET_PAGES_MIN as usize);
     let units = (budget * 3).next_multiple_of(block_units);
     let small_moves = !doubled && block_units == 1 && random.chance(400);
     let moves = !doubled && random.chance(700);
@@ -310,7 +311,8 @@ impl World {
     }
 
     fn change_budget(&mut self) {
-        let units = 2 + self.random.below(self.shape.config.budget_units as usize * 3 / 2);
+        let units =
+            limits::BUDGET_PAGES_MIN as usize + self.random.below(self.shape.config.budget_units as usize * 3 / 2);
         self.engine().set_budget((units * OS_PAGE) as u64);
     }
 
@@ -429,7 +431,7 @@ impl World {
         if let Thread::Trapped(_) = self.threads[index] {
             self.threads[index] = Thread::Asleep(op, self.engine().wait_queue(unit as u32).load(SeqCst));
         }
-        self.engine().fault_there(unit * OS_PAGE, matches!(op, Op::Store(..)));
+        self.engine().fault_there(1 + index as i32, unit * OS_PAGE, matches!(op, Op::Store(..)));
         true
     }
 
