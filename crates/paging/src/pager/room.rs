@@ -212,9 +212,6 @@ impl Pager {
             return false;
         }
         let guard = self.room() / self.span_of(self.geometry.block_units > 1).max(1) > 4;
-        // Prefetched pages may fill a small budget but for one page. The page that came last then stays until its access is
-        // repeated. Otherwise it would leave before each access. The next fault drops prefetched pages.
-        let last = Some(self.guarded[0]).filter(|_| !self.ahead.is_empty() && self.used <= self.budget);
         let dirty_small = self.may_take_dirty(false) && !clean_only;
         let dirty_wide = self.may_take_dirty(true) && !clean_only;
         let Self { policy, state, flags, is_wide, geometry, guarded, .. } = self;
@@ -226,7 +223,6 @@ impl Pager {
             in_view
                 && flags & (WRITING | WANTED | HELD_BACK) == 0
                 && !(guard && guarded.contains(&page))
-                && last != Some(page)
                 && (flags & DIRTY == 0 || if wide { dirty_wide } else { dirty_small })
                 && !keeps(page)
         };

@@ -17,14 +17,6 @@ fn any_order_of_completions_keeps_every_byte() {
     });
 }
 
-/// Prefetched pages fill a small budget but for one page. The page of an access must stay until the access is repeated.
-#[test]
-fn a_page_stays_until_its_access_where_prefetched_pages_fill_the_rest() {
-    for_seeds_from(Some(869_710_569_962), 1, "a_page_stays", |seed| {
-        World::new(seed, Shape::small(&mut Random(seed))).run(3_000);
-    });
-}
-
 /// Runs random programs in large worlds, whose size exceeds every bound on the work of one step. With some seed, each
 /// bound is reached.
 #[test]
