@@ -149,7 +149,8 @@ static void moving_protected(void) {
 
 static void locking(void) {
     uint64_t *words = map();
-    CALL(mlock((char *)words + MIB, 8 * PAGE) == 0);
+    /* With few pages of local memory, none of them may be locked. */
+    CALL(mlock((char *)words + MIB, 8 * PAGE) == 0 || errno == ENOMEM);
     check_words(words, size / 8, 1, 0, "with locked pages");
     CALL(munlock((char *)words + MIB, 8 * PAGE) == 0);
     CALL(munmap(words, size) == 0);
