@@ -14,15 +14,16 @@ fn works(mode: &str) -> bool {
 }
 
 /// Checks that the workload prints the same as without Hanare, in every mode and page size, and that its pages are
-/// evicted.
-fn same_everywhere(program: &str, paged_bytes: u64) {
+/// evicted. The program has at most `processes` processes at a time. Each needs four pages.
+fn same_everywhere(program: &str, processes: u64, paged_bytes: u64) {
     let place = Place::new();
     place.run(&mut place.command(built().workload(program))).assert_well(&format!("{program} natively"));
     for mode in MODES.into_iter().filter(|mode| works(mode)) {
         for page_size in ["auto", "4K", "64K", "2M"] {
             let json = place.path("json");
-            let mut command =
-                place.hanare(["run", "--local", "8M", "--mode", mode, "--page-size", page_size, "--stats-json"]);
+            let local = if page_size == "2M" { format!("{}M", 8 * processes) } else { "8M".to_owned() };
+            let flags = ["run", "--local", &local, "--mode", mode, "--page-size", page_size, "--stats-json"];
+            let mut command = place.hanare(flags);
             command.arg(&json).arg("--").arg(built().workload(program));
             let outcome = place.run(&mut command);
             let what = format!("{program} in {mode} mode with pages of {page_size}");
@@ -36,7 +37,7 @@ fn same_everywhere(program: &str, paged_bytes: u64) {
 
 #[test]
 fn advice_does_what_it_says_or_is_refused() {
-    same_everywhere("advice", 12 << 20);
+    same_everywhere("advice", 2, 12 << 20);
 }
 
 /// Threads make single pages inaccessible while neighbouring pages are evicted and fetched. A range that lies in
@@ -57,12 +58,12 @@ fn pages_beside_closed_ones_keep_their_words() {
 
 #[test]
 fn pages_given_to_a_pipe_or_a_socket_stay_what_they_were() {
-    same_everywhere("splice", 16 << 20);
+    same_everywhere("splice", 1, 16 << 20);
 }
 
 #[test]
 fn limits_that_the_program_sets_hold_and_read_back() {
-    same_everywhere("limits", 64 << 20);
+    same_everywhere("limits", 2, 64 << 20);
 }
 
 /// Sets limits before the run starts. A soft limit must apply to the program. A hard limit that is too low for Hanare
@@ -108,7 +109,7 @@ fn a_limit_on_files_ends_the_run_before_it_begins() {
 
 #[test]
 fn what_the_c_library_allocates_for_itself_can_be_given_to_the_kernel() {
-    same_everywhere("streams", 12 << 20);
+    same_everywhere("streams", 1, 12 << 20);
 }
 
 /// The C library may wait in the kernel on data in a small block. So small blocks can be far only in thread mode, and in
@@ -143,7 +144,7 @@ fn small_far_blocks_are_refused_where_the_kernel_cannot_access_them() {
 
 #[test]
 fn the_programs_own_memory_is_read_by_the_kernel_or_refused() {
-    same_everywhere("own", 16 << 20);
+    same_everywhere("own", 1, 16 << 20);
 }
 
 /// A call to an address in far memory is the program's own mistake, and must end the program. Guards against a call
