@@ -31,9 +31,14 @@ impl Cell<'_> {
         }
     }
 
-    /// Returns the sizes of the array and of the budget. The budget is a quarter of the array and at least four pages.
+    /// Returns the sizes of the array and of the budget. The budget is about a quarter of the array and at least five
+    /// pages, because it also bounds the copies of pages that leave.
     fn sizes(&self) -> (&str, &str) {
-        if self.page_size == "2M" { ("32M", "8M") } else { ("16M", "4M") }
+        match self.page_size {
+            "2M" => ("32M", "10M"),
+            "1M" => ("16M", "5M"),
+            _ => ("16M", "4M"),
+        }
     }
 
     /// Runs the workload with these settings and `flags`. `expected` is the trap mode that the run must have used.

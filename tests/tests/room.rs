@@ -10,7 +10,8 @@ fn fill(place: &Place, flags: &[&str], args: &[&str]) -> Outcome {
 }
 
 fn fill_with(place: &Place, flags: &[&str], args: &[&str], overcommit: &str) -> Outcome {
-    let mut command = place.hanare(["run", "--local", "4M"]);
+    let local = if flags.contains(&"2M") { "8M" } else { "4M" };
+    let mut command = place.hanare(["run", "--local", local]);
     command.args(flags).arg("--").arg(built().workload("fill")).args(args).env("HANARE_OVERCOMMIT", overcommit);
     place.run(&mut command)
 }

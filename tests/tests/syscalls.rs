@@ -7,7 +7,9 @@ use hanare_tests::{Place, Served, built, figures, mode_works, system_calls_work_
 fn check(program: &str, args: &[&str], flags: &[&str]) {
     let place = Place::new();
     let json = place.path("json");
-    let mut command = place.hanare(["run", "--local", "8M", "--stats-json"]);
+    // Some of the programs fork, and each process needs four pages.
+    let local = if flags.contains(&"2M") { "16M" } else { "8M" };
+    let mut command = place.hanare(["run", "--local", local, "--stats-json"]);
     command.arg(&json).args(flags).arg("--").arg(built().workload(program)).args(args);
     let outcome = place.run(&mut command);
     let what = format!("{program} {flags:?}");

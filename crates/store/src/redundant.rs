@@ -10,7 +10,7 @@
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
 use hanare_paging::limits::RUN_BYTES_MAX;
@@ -63,6 +63,13 @@ const SUSPECT: Duration = Duration::from_secs(1);
 /// session stay, because other threads may still use them.
 const RETURNS_MAX: u32 = 16;
 
+/// Threads in the background may use the machine.
+const GO_ON: u8 = 0;
+/// They may only end what is under way.
+const END: u8 = 1;
+/// They must leave the machine alone.
+const REST: u8 = 2;
+
 const _: () = assert!(DATA_MAX <= PARTS_MAX && PARTS_MAX <= u8::BITS as usize);
 
 /// A named server, and how to reach it.
@@ -104,8 +111,8 @@ pub struct Redundant {
     news: News,
     /// The address of the page in each frame that is being written.
     pages: Vec<AtomicUsize>,
-    /// Whether threads in the background must leave the machine alone, because the process may fork.
-    is_paused: AtomicBool,
+    /// What threads in the background may do: [`GO_ON`], [`END`] or [`REST`]. A fork changes it.
+    pause: AtomicU8,
     /// The number of background threads that use the machine.
     background: AtomicU32,
     /// A futex word. It is incremented when the rebuilder may have something to do.
@@ -194,7 +201,7 @@ impl Redundant {
             pace: Pace::new(),
             pages: (0..measures.frames()).map(|_| AtomicUsize::new(0)).collect(),
             measures,
-            is_paused: AtomicBool::new(false),
+            pause: AtomicU8::new(GO_ON),
             background: AtomicU32::new(0),
             rebuild_word: AtomicU32::new(0),
         }
@@ -387,7 +394,7 @@ impl Redundant {
 
     /// Checks every link, and takes note of the members' room. Also ends the pause for a fork.
     fn keep_up(&self, take: &mut dyn Take) {
-        self.is_paused.store(false, SeqCst);
+        self.pause.store(GO_ON, SeqCst);
         for index in 0..self.members.len() {
             self.poll_member(index, Turn::Upkeep, take);
             let Some(remote) = self.members[index].there() else { continue };
@@ -413,11 +420,21 @@ impl Redundant {
         }
     }
 
-    /// Checks whether nothing is under way. From now on, nothing is begun in the background until the next upkeep.
+    /// Checks whether nothing is under way. From now on, nothing is begun in the background until the next upkeep. While
+    /// something is under way, threads in the background end it: what a lost member owed ends with the note of its loss.
     fn is_at_rest(&self, take: &mut dyn Take) -> bool {
-        self.is_paused.store(true, SeqCst);
-        let is_idle = |index: usize| self.poll_member(index, Turn::Rest, take).0 == Polled::Idle;
-        self.background.load(SeqCst) == 0 && self.machine.lock().is_idle() && (0..self.members.len()).all(is_idle)
+        let is_idle = || self.machine.lock().is_idle();
+        self.pause.store(if is_idle() { REST } else { END }, SeqCst);
+        let mut polled = (0..self.members.len()).map(|index| self.poll_member(index, Turn::Rest, take).0);
+        let is_quiet = polled.all(|polled| polled == Polled::Idle);
+        let rests = self.pause.load(SeqCst) == REST && self.background.load(SeqCst) == 0 && is_idle() && is_quiet;
+        if !rests {
+            self.pause.store(END, SeqCst);
+            // The upkeep, which also does this, waits for the fork.
+            self.suspect();
+            self.send_requests();
+        }
+        rests
     }
 }
 

@@ -492,7 +492,7 @@ impl Remote {
     }
 
     fn silence(&self) -> LinkError {
-        LinkError::Silent { seconds: self.silent.as_secs() as u32 }
+        LinkError::Silent { seconds: patience(self.silent).as_secs() as u32 }
     }
 
     fn full(&self) -> StoreError<'_> {

@@ -42,7 +42,7 @@ impl Redundant {
         Ok(())
     }
 
-    /// Computes the parts that are ready, and begins further jobs. Returns whether any job is under way.
+    /// Computes the parts that are ready, and begins further jobs if this is allowed. Returns whether any job is under way.
     fn step(&self) -> bool {
         loop {
             let ready = self.machine.lock().ready_job();
@@ -56,7 +56,7 @@ impl Redundant {
             machine.computed(job);
             self.obey(&mut machine);
         }
-        loop {
+        while self.may_begin() {
             let mut machine = self.machine.lock();
             let has_begun = machine.rebuild();
             self.obey(&mut machine);

@@ -10,7 +10,7 @@ use hanare_sys::{futex, ready};
 use hanare_wire::{LinkError, Session};
 
 use super::news::Why;
-use super::{RETURNS_MAX, Redundant};
+use super::{GO_ON, REST, RETURNS_MAX, Redundant};
 use crate::StoreError;
 use crate::remote::{Remote, Sender, WriteEnd};
 
@@ -43,11 +43,17 @@ impl Drop for Inside<'_> {
 }
 
 impl Redundant {
-    /// Lets a background thread use the machine. Returns `None` while the process may fork.
+    /// Lets a background thread use the machine. Returns `None` while the process forks.
     pub(super) fn enter(&self) -> Option<Inside<'_>> {
         self.background.fetch_add(1, SeqCst);
         let inside = Inside(self);
-        (!self.is_paused.load(SeqCst)).then_some(inside)
+        (self.pause.load(SeqCst) != REST).then_some(inside)
+    }
+
+    /// Checks whether a background thread may begin something that takes time. It may not while the process is about to
+    /// fork.
+    pub(super) fn may_begin(&self) -> bool {
+        self.pause.load(SeqCst) == GO_ON
     }
 
     /// Sends what waits for a member. Calls `ended` for each write-back of which all parts are held. Sleeps if there is
@@ -143,7 +149,7 @@ impl Redundant {
         let member = &self.members[copyist.member];
         let is_time = now_ns().saturating_sub(copyist.tried_ns) >= RETRY.as_nanos() as u64;
         let may_return = member.returns.load(Relaxed) < RETURNS_MAX && !member.has_failed.load(Acquire);
-        if !is_time || !may_return || self.is_paused.load(SeqCst) {
+        if !is_time || !may_return || !self.may_begin() {
             return self.sleep(copyist.member);
         }
         copyist.tried_ns = now_ns();
@@ -153,7 +159,7 @@ impl Redundant {
         let Ok(session) = Session::open(&member.named.endpoint, &options) else { return };
         let capacity_bytes = session.info().capacity_bytes;
         let Ok((remote, mut senders)) = self.measures.remote(&member.named, session) else { return };
-        let Some(_inside) = self.enter() else { return };
+        let Some(_inside) = self.enter().filter(|_| self.may_begin()) else { return };
         member.returns.fetch_add(1, Relaxed);
         let capacity_bytes = member.named.limit_bytes.map_or(capacity_bytes, |limit| limit.min(capacity_bytes));
         copyist.sender = senders.pop();
@@ -167,7 +173,7 @@ impl Redundant {
     /// # Errors
     /// A background thread does not come to an end.
     pub(super) fn pause(&self) -> Result<(), LinkError> {
-        self.is_paused.store(true, SeqCst);
+        self.pause.store(REST, SeqCst);
         let end_ns = now_ns() + self.measures.silent.as_nanos() as u64;
         while self.background.load(SeqCst) > 0 {
             if now_ns() > end_ns {
