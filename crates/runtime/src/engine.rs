@@ -196,9 +196,9 @@ impl<V: View, S: Store> Engine<V, S> {
         accounts::fault(self.counters, opened, now - started);
     }
 
-    /// Resolves a fault of `thread`, which is not the calling thread. The kernel resumes that thread when its page is present. Returns the unit,
-    /// and whether the page was local and only had to be opened for writing or mapped again. Returns `None` if the
-    /// address is not in far memory.
+    /// Resolves a fault of `thread`, which is not the calling thread. The kernel resumes that thread when its page is
+    /// present. Returns the unit, and whether the page was local and only had to be opened for writing or mapped again.
+    /// Returns `None` if the address is not in far memory.
     pub(crate) fn fault_there(&self, thread: i32, addr: usize, write: bool) -> Option<(u32, bool)> {
         let unit = self.unit_of(addr)?;
         self.turns.begin(thread, unit, now_ns());

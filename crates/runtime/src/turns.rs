@@ -1,7 +1,7 @@
 //! Turns: one thread after another goes on where local memory holds fewer pages than the threads need at the same time.
 //!
 //! One instruction may need four pages at the same time. If the pages of several threads do not fit together, each thread
-//! evicts a page of another thread before that thread has repeated its instruction, and none of them goes on. Such a
+//! evicts a page of another thread before that thread has repeated its instruction. Then none of them goes on. Such a
 //! thread faults again and again on the same few pages. It then takes a turn: the faults of other threads wait until it
 //! has gone on, or for a bounded time. Turns decide only when a fault begins. They never decide about pages.
 
@@ -38,7 +38,7 @@ struct State {
     turn: Turn,
 }
 
-/// What is known about the last faults of a thread.
+/// A record of the last faults of a thread.
 #[derive(Clone, Copy)]
 struct Seat {
     thread: i32,

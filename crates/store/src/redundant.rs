@@ -111,7 +111,7 @@ pub struct Redundant {
     news: News,
     /// The address of the page in each frame that is being written.
     pages: Vec<AtomicUsize>,
-    /// What threads in the background may do: [`GO_ON`], [`END`] or [`REST`]. A fork changes it.
+    /// The present rule for threads in the background: [`GO_ON`], [`END`] or [`REST`]. A fork changes it.
     pause: AtomicU8,
     /// The number of background threads that use the machine.
     background: AtomicU32,
