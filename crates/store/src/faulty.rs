@@ -44,6 +44,8 @@ struct State {
     calls: u64,
     /// Whether the store has returned an error.
     has_failed: bool,
+    /// Whether the last poll for rest found the store idle. Until the next poll for rest or for upkeep, no write ends.
+    rests: bool,
     held: BTreeMap<u32, Vec<u8>>,
     reads: Vec<Read>,
     queue: Vec<Queued>,
@@ -75,6 +77,7 @@ impl Faulty {
             random: seed,
             calls: 0,
             has_failed: false,
+            rests: false,
             held: BTreeMap::new(),
             reads: Vec::new(),
             queue: Vec::new(),
@@ -88,7 +91,7 @@ impl Faulty {
     /// If a read or a write is in progress.
     #[must_use]
     pub fn cloned(&self) -> Self {
-        let state = self.state().clone();
+        let state = State { rests: false, ..self.state().clone() };
         assert!(state.reads.is_empty() && state.queue.is_empty(), "a store is cloned while something is under way");
         Self { unit_bytes: self.unit_bytes, faults: self.faults, state: Mutex::new(state) }
     }
@@ -117,13 +120,13 @@ impl Faulty {
     }
 
     /// Sends one random entry of the queue, as a sender's thread would. Returns the page and frame of a write that has
-    /// ended. Returns `None` if the queue is empty or the entry was a release.
+    /// ended. Returns `None` if the queue is empty, the entry was a release, or the store rests.
     ///
     /// # Panics
     /// If the page has changed since its write began.
     pub fn end_write(&self) -> Option<(PageId, FrameId)> {
         let mut state = self.state();
-        if state.queue.is_empty() {
+        if state.queue.is_empty() || state.rests {
             return None;
         }
         let waiting = state.queue.len() as u64;
@@ -288,8 +291,15 @@ impl Store for Faulty {
     fn poll(&self, turn: Turn, take: &mut dyn Take) -> Result<Polled, StoreError<'_>> {
         match turn {
             Turn::Receive(_) => self.receive(take),
-            Turn::Upkeep => Ok(Polled::Idle),
-            Turn::Rest => Ok(if self.is_busy() { Polled::Busy } else { Polled::Idle }),
+            Turn::Upkeep => {
+                self.state().rests = false;
+                Ok(Polled::Idle)
+            }
+            Turn::Rest => {
+                let is_busy = self.is_busy();
+                self.state().rests = !is_busy;
+                Ok(if is_busy { Polled::Busy } else { Polled::Idle })
+            }
         }
     }
 

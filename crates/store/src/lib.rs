@@ -193,7 +193,8 @@ pub enum Turn {
     Receive(Wait),
     /// Maintain the links: find links that have ended, and request free slots ahead of need.
     Upkeep,
-    /// Check whether any read or write is in progress or queued. The result is [`Polled::Idle`] if none is.
+    /// Check whether any read or write is in progress or queued. The result is [`Polled::Idle`] if none is. In this case
+    /// the store may leave later work alone until the next poll for rest or for upkeep.
     Rest,
 }
 

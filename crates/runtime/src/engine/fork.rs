@@ -72,7 +72,9 @@ impl<V: View, S: Store> Engine<V, S> {
     /// Checks whether no page is in transit, and the store has no read or write in progress.
     pub(crate) fn is_settled(&self) -> bool {
         let settled = self.core.lock().pager.is_settled();
-        settled && self.poll(Turn::Rest) == Polled::Idle
+        // The store is asked in any case: one that has answered that it rests may do nothing more until it is asked again.
+        let rests = self.poll(Turn::Rest) == Polled::Idle;
+        settled && rests
     }
 
     /// Checks whether a server may hold bytes of any page.
@@ -125,7 +127,7 @@ impl<V: View, S: Store> Engine<V, S> {
             (resting.least, resting.since_ns) = (local, now_ns());
         }
         let fits = local <= local_max || !leave && now_ns() - resting.since_ns > HELD_NS;
-        looked_through && self.is_settled() && !is_back() && fits
+        self.is_settled() && looked_through && !is_back() && fits
     }
 
     fn has_in_view(&self, span: Span) -> bool {

@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use hanare_paging::{Class, Config, Event, Geometry, Pager, Progress, Space, limits, policy, prefetch};
 use hanare_store::faulty::{Faults, Faulty};
@@ -355,14 +356,15 @@ impl World {
         let leave = self.shape.view.doubled;
         let taken = [Span { offset: 0, len: self.units() * OS_PAGE }];
         self.engine().rest();
-        let mut resting = Resting::new(leave, u64::MAX);
-        let mut turns = 0;
-        while !self.engine().rest_turn(&taken, &mut resting) {
-            self.complete();
-            turns += 1;
-            assert!(turns < DRAIN_MAX, "no rest is found; {}", self.stand());
+        self.come_to_rest(&taken, leave, u64::MAX);
+        if self.random.chance(500) {
+            // The child gets half of this process' budget.
+            let least = limits::BUDGET_PAGES_MIN as usize * OS_PAGE * self.shape.config.geometry.block_units as usize;
+            let half = (self.engine().local_bytes() / 2).max(least as u64);
+            self.come_to_rest(&taken, leave, half);
         }
         if self.random.chance(500) {
+            self.engine().keep_store();
             return;
         }
         let Some(parent) = self.engine.take() else { return };
@@ -371,6 +373,20 @@ impl World {
         let (kept, ..) = parent.apart();
         kept.protect_clean(&view, &taken);
         self.engine = Some(Engine::again(kept, view, store));
+    }
+
+    fn come_to_rest(&mut self, taken: &[Span], leave: bool, local_max: u64) {
+        let mut resting = Resting::new(leave, local_max);
+        let mut turns = 0;
+        while !self.engine().rest_turn(taken, &mut resting) {
+            self.complete();
+            turns += 1;
+            assert!(turns < DRAIN_MAX, "no rest is found; {}", self.stand());
+            if turns > THRASHING {
+                // Pages that transfers seem to hold stay local after a second.
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
     }
 
     // ---- the program ------------------------------------------------------------------------------------------------
