@@ -1,10 +1,11 @@
-/* forked stacks|far|parted|lost
+/* forked stacks|far|parted|lost|often FILE
  *
  * Forks from odd places. `stacks`: on the smallest stack that a thread may have, and on a coroutine's stack of 8 KiB,
  * below which nothing may be written. `far`: on a coroutine's stack of 256 KiB, which may be far. `parted`: with
  * mappings that were shortened to 161 pages, after most of their pages were evicted. Parent and child write to them,
  * and neither sees the other's writes. `lost`: just after the run's private memory server was killed. The child cannot
- * have its parent's pages. It runs without them, and ends with 120 when it reads one. */
+ * have its parent's pages. It runs without them, and ends with 120 when it reads one. `often`: threads write to far
+ * memory and fork, until there is a file FILE. Their children and those children's children check and write pages. */
 #include "check.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -169,9 +170,61 @@ static void lost(void) {
     REQUIRE(WIFEXITED(status) && WEXITSTATUS(status) == 120, "the child ended with status %#x", (unsigned)status);
 }
 
+#define FORKERS 3
+#define PAGES (EVICTING / PAGE / FORKERS)
+#define LOOKS 40
+
+static const char *end_file;
+static uint64_t *versions[FORKERS];
+
+/* Checks a random page of a thread, then writes its next version. */
+static void check_and_write(size_t forker, uint64_t *random, const char *when) {
+    *random = *random * 6364136223846793005u + 1442695040888963407u;
+    size_t page = (*random >> 33) % PAGES;
+    uint64_t *words = (uint64_t *)(bytes + (page * FORKERS + forker) * PAGE), *version = versions[forker] + page;
+    if (*version > 0)
+        check_words(words, PAGE / 8, *version, page, when);
+    else
+        check_zero(words, PAGE, when);
+    fill_words(words, PAGE / 8, ++*version, page);
+}
+
+static void *write_and_fork(void *of) {
+    size_t forker = (size_t)of;
+    uint64_t random = forker;
+    for (int round = 1; access(end_file, F_OK) != 0; round++) {
+        for (int look = 0; look < 5 * LOOKS; look++)
+            check_and_write(forker, &random, "in the parent");
+        pid_t child = fork();
+        if (child == 0) {
+            for (int look = 0; look < LOOKS; look++)
+                check_and_write(forker, &random, "in a child");
+            pid_t next = round % 4 == 0 ? fork() : 1;
+            for (int look = 0; look < LOOKS; look++)
+                check_and_write(forker, &random, next == 0 ? "in a child's child" : "in a child after its fork");
+            if (next > 1)
+                finish(next);
+            _exit(3);
+        }
+        finish(child);
+    }
+    return NULL;
+}
+
+static void often(void) {
+    pthread_t threads[FORKERS];
+    for (size_t n = 0; n < FORKERS; n++)
+        versions[n] = calloc(PAGES, sizeof *versions[n]);
+    for (size_t n = 0; n < FORKERS; n++)
+        CALL(versions[n] != NULL && (errno = pthread_create(threads + n, NULL, write_and_fork, (void *)n)) == 0);
+    for (size_t n = 0; n < FORKERS; n++)
+        CALL((errno = pthread_join(threads[n], NULL)) == 0);
+}
+
 int main(int argc, char **argv) {
     bytes = map(EVICTING);
-    const char *which = argc == 2 ? argv[1] : "";
+    const char *which = argc >= 2 ? argv[1] : "";
+    end_file = argv[argc - 1];
     if (strcmp(which, "stacks") == 0) {
         stacks();
     } else if (strcmp(which, "far") == 0) {
@@ -180,8 +233,10 @@ int main(int argc, char **argv) {
         parted();
     } else if (strcmp(which, "lost") == 0) {
         lost();
+    } else if (strcmp(which, "often") == 0 && argc == 3) {
+        often();
     } else {
-        fputs("usage: forked stacks|far|parted|lost\n", stderr);
+        fputs("usage: forked stacks|far|parted|lost|often FILE\n", stderr);
         return 2;
     }
     printf("ok forked: %s\n", which);

@@ -6,6 +6,7 @@
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -113,12 +114,60 @@ fn rank(place: &Place, address: &str, rank: u32) -> Command {
     command
 }
 
+/// Returns an address of this host with a port that was just free.
+fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").to_string()
+}
+
+/// Makes the command for a Python script that another user runs. `None` if this user cannot become another, or the
+/// system has no Python of its own.
+fn by_another_user(place: &Place, script: &str) -> Option<Command> {
+    const PYTHON: &str = "/usr/bin/python3";
+    if !rustix::process::geteuid().is_root() || !installed("setpriv", "util-linux") || !Path::new(PYTHON).exists() {
+        return None;
+    }
+    let mut command = place.command("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", PYTHON, "-c", script]);
+    command.current_dir("/");
+    Some(command)
+}
+
+/// Before the check of users, another user who said what rank 1 says took its place.
+#[test]
+fn another_user_at_the_port_of_rank_0_is_dropped() {
+    let (place, address) = (Place::new(), free_address());
+    let script = "import socket,sys\nhost,port=sys.argv[1].split(':')\ns=socket.create_connection((host,int(port)),20)\n\
+                  try:\n print(len(s.recv(1)))\nexcept ConnectionError:\n print(0)\n";
+    let Some(mut other) = by_another_user(&place, script) else { return };
+    let first = place.start(&mut rank(&place, &address, 0));
+    until("rank 0 listens", || TcpStream::connect(&address).is_ok());
+    let began = Instant::now();
+    let outcome = place.run(other.arg(&address));
+    assert!(outcome.text() == "0\n" && began.elapsed() < Duration::from_secs(2), "dropped at once: {outcome:?}");
+    let second = place.start(&mut rank(&place, &address, 1)).finish(LIMIT);
+    let first = first.finish(LIMIT);
+    assert!(first.code == Some(0) && second.code == Some(0), "{first:?}, {second:?}");
+}
+
+/// Another user listens where rank 0 should be, and answers as rank 0 would.
+#[test]
+fn another_user_in_the_place_of_rank_0_ends_the_rank() {
+    let (place, address) = (Place::new(), free_address());
+    let script = "import socket,sys\nhost,port=sys.argv[1].split(':')\ns=socket.socket()\ns.bind((host,int(port)))\n\
+                  s.listen()\ns.settimeout(20)\nc=s.accept()[0]\nc.settimeout(20)\n\
+                  m=bytearray(c.recv(82,socket.MSG_WAITALL)[:80])\nm[40:42]=b'\\0\\0'\nc.sendall(m)\n\
+                  try:\n print(len(c.recv(1)))\nexcept ConnectionError:\n print(0)\n";
+    let Some(mut other) = by_another_user(&place, script) else { return };
+    let other = place.start(other.arg(&address));
+    let outcome = place.start(&mut rank(&place, &address, 1)).finish(SOON);
+    outcome.assert_ended_by_us(125, "is no rank of this user");
+    assert_eq!(other.finish(SOON).text(), "0\n");
+}
+
 #[test]
 fn strangers_at_the_port_of_rank_0_are_dropped() {
-    let place = Place::new();
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = listener.local_addr().expect("its address").to_string();
-    drop(listener);
+    let (place, address) = (Place::new(), free_address());
     let mut first = place.start(&mut rank(&place, &address, 0));
     let mut strangers = Vec::new();
     for turn in 0..200 {

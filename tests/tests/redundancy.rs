@@ -132,6 +132,33 @@ fn forked_children_have_their_pages() {
     place.assert_nothing_left();
 }
 
+/// A program forks all the time while its servers are killed one after the other, each when what the one before it held
+/// has been rebuilt. A fork waits until nothing is under way, so it must not keep anybody from noting a loss.
+#[test]
+fn forks_and_lost_servers_do_not_wait_for_each_other() {
+    let place = Place::new();
+    let mut servers: Vec<Served> = (0..4).map(|_| Served::tcp(&place, "512M")).collect();
+    let mut command = place.hanare(["run", "--local", "8M", "--redundancy", "mirror", "--allow-same-host"]);
+    for server in &servers {
+        command.args(["--server", &server.address]);
+    }
+    let end = place.path("end");
+    let mut run = place.start(command.arg("--").arg(built().workload("forked")).arg("often").arg(&end));
+    for server in &servers {
+        until("pages have gone to each server", || status(&server.address).write_bytes > 4 << 20);
+    }
+    for count in 1..=2 {
+        servers.remove(0).kill();
+        until("the parts are rebuilt", || {
+            run.said_so_far().matches("every page has all its parts again").count() >= count || !run.runs()
+        });
+    }
+    std::fs::write(&end, "").expect("a file");
+    let outcome = run.finish(PATIENCE);
+    assert!(outcome.code == Some(0) && outcome.text() == "ok forked: often\n", "{outcome:?}");
+    place.assert_nothing_left();
+}
+
 #[test]
 fn too_few_servers_or_hosts_are_refused_before_the_program_runs() {
     let place = Place::new();

@@ -520,7 +520,7 @@ def judge(case, disturbance, outcome):
     if outcome.code == SKIPPED and outcome.stdout.startswith(b"skipped: "):
         return None
     if outcome.code not in allowed(case, disturbance, outcome):
-        return f"exit code {outcome.code}"
+        return f"exit code {outcome.code}; it said: {outcome.stdout[-200:].decode(errors='replace')!r}"
     # A warning at the start, and a refused allocation, are no reasons for the end.
     notices = ("memory available now; the system may swap", "was refused (ENOMEM)")
     lines = sum(not any(notice in line for notice in notices) for line in outcome.hanare_lines())

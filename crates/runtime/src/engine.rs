@@ -529,11 +529,6 @@ impl<V: View, S: Store> Engine<V, S> {
                 break;
             }
         }
-        self.keep_store();
-    }
-
-    /// Lets the store maintain its links.
-    pub(crate) fn keep_store(&self) {
         self.poll(Turn::Upkeep);
     }
 

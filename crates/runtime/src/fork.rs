@@ -178,6 +178,7 @@ pub fn in_parent() {
     on_roomy_stack(|| {
         if let Some(state) = process::state() {
             state.engine.view().end_fork();
+            state.engine.go_on();
         }
         // Closes the parent's copies of the child's links. Otherwise the child's session would not end with the child.
         drop(plan);

@@ -27,7 +27,6 @@ mod keep;
 mod listen;
 mod memory;
 mod named;
-mod peer;
 mod pool;
 mod registry;
 mod session;

@@ -44,7 +44,7 @@ struct State {
     calls: u64,
     /// Whether the store has returned an error.
     has_failed: bool,
-    /// Whether the last poll for rest found the store idle. Until the next poll for rest or for upkeep, no write ends.
+    /// Whether the last poll for rest found the store idle. Until it is polled for rest again or goes on, no write ends.
     rests: bool,
     held: BTreeMap<u32, Vec<u8>>,
     reads: Vec<Read>,
@@ -291,7 +291,8 @@ impl Store for Faulty {
     fn poll(&self, turn: Turn, take: &mut dyn Take) -> Result<Polled, StoreError<'_>> {
         match turn {
             Turn::Receive(_) => self.receive(take),
-            Turn::Upkeep => {
+            Turn::Upkeep => Ok(Polled::Idle),
+            Turn::GoOn => {
                 self.state().rests = false;
                 Ok(Polled::Idle)
             }

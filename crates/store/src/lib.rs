@@ -194,15 +194,17 @@ pub enum Turn {
     /// Maintain the links: find links that have ended, and request free slots ahead of need.
     Upkeep,
     /// Check whether any read or write is in progress or queued. The result is [`Polled::Idle`] if none is. In this case
-    /// the store may leave later work alone until the next poll for rest or for upkeep.
+    /// the store may leave later work alone until it is polled again with [`Turn::Rest`] or [`Turn::GoOn`].
     Rest,
+    /// Allow work in the background again, after polls with [`Turn::Rest`].
+    GoOn,
 }
 
 /// The result of a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Polled {
     /// For [`Turn::Receive`]: no read is in progress. For [`Turn::Rest`]: no read or write is in progress or queued.
-    /// [`Turn::Upkeep`] always returns this value.
+    /// [`Turn::Upkeep`] and [`Turn::GoOn`] always return this value.
     Idle,
     /// For [`Turn::Receive`]: another thread is receiving. For [`Turn::Rest`]: a read or write is in progress or
     /// queued.

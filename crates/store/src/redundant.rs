@@ -392,9 +392,8 @@ impl Redundant {
 
     // ---- watching --------------------------------------------------------------------------------------------------
 
-    /// Checks every link, and takes note of the members' room. Also ends the pause for a fork.
+    /// Checks every link, and takes note of the members' room.
     fn keep_up(&self, take: &mut dyn Take) {
-        self.pause.store(GO_ON, SeqCst);
         for index in 0..self.members.len() {
             self.poll_member(index, Turn::Upkeep, take);
             let Some(remote) = self.members[index].there() else { continue };
@@ -420,7 +419,7 @@ impl Redundant {
         }
     }
 
-    /// Checks whether nothing is under way. From now on, nothing is begun in the background until the next upkeep. While
+    /// Checks whether nothing is under way. From now on, nothing is begun in the background until [`Turn::GoOn`]. While
     /// something is under way, threads in the background end it: what a lost member owed ends with the note of its loss.
     fn is_at_rest(&self, take: &mut dyn Take) -> bool {
         let is_idle = || self.machine.lock().is_idle();
@@ -508,6 +507,11 @@ impl Store for Redundant {
             Turn::Receive(wait) => self.receive(wait, take),
             Turn::Upkeep => {
                 self.keep_up(take);
+                Polled::Idle
+            }
+            Turn::GoOn => {
+                self.pause.store(GO_ON, SeqCst);
+                self.notify_rebuilder();
                 Polled::Idle
             }
             Turn::Rest if self.is_at_rest(take) => Polled::Idle,

@@ -30,6 +30,7 @@ pub mod limits;
 pub mod noise;
 mod patience;
 pub mod payload;
+pub mod peer;
 mod read;
 mod records;
 mod session;

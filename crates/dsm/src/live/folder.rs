@@ -12,7 +12,6 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::reception::is_this_user;
 use crate::coherence::Rank;
 
 /// Permissions of the folder: only its owner may use it.
@@ -84,15 +83,19 @@ impl Folder {
         PathBuf::from(format!("/proc/self/fd/{}/{}", self.dir.as_raw_fd(), rank.0))
     }
 
-    /// Connects to a rank without waiting. Fails if that rank's queue of connections is full, or if the socket belongs
-    /// to another user.
+    /// Connects to a rank without waiting. Fails if that rank's queue of connections is full.
     pub(super) fn connect(&self, rank: Rank) -> io::Result<OwnedFd> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::net::connect(&stream, &SocketAddrUnix::new(self.socket_of(rank))?)?;
-        if !is_this_user(&stream)? {
-            return Err(io::ErrorKind::PermissionDenied.into());
-        }
         Ok(stream)
+    }
+}
+
+/// Removes a rank's socket, if it is there.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }

@@ -16,12 +16,12 @@ use hanare_wire::{Key, KeyError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::fatal::{EXIT_LOST, EXIT_OWN};
-use super::folder::{Folder, FolderError};
+use super::folder::{self, Folder, FolderError};
 use super::job::{Job, Meet};
 use super::join::HELLO_BYTES;
 pub(super) use super::join::Join;
 use super::line::Line;
-use super::reception::{Door, Hello, Reception};
+use super::reception::{Door, Hello, Reception, may_be_rank};
 use super::tcp;
 use crate::coherence::{Rank, RankSet};
 
@@ -147,7 +147,7 @@ fn meet_in(place: &Path, job: &Job, join: &Join, patience: Duration) -> Result<M
     let folder = Folder::open(place)?;
     let mine = folder.socket_of(job.rank);
     // Removes a socket that an earlier job of the same name has left behind.
-    remove(&mine).map_err(failed)?;
+    folder::remove(&mine).map_err(failed)?;
     let listener = UnixListener::bind(&mine).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     // Only processes of this user reach the folder, so its links need no key.
@@ -155,20 +155,13 @@ fn meet_in(place: &Path, job: &Job, join: &Join, patience: Duration) -> Result<M
     meeting.introduce(0..job.rank.0, &listener, |rank| folder.connect(rank))?;
     // All ranks that need this socket have connected. Without a launcher, each rank tries to remove the directory, and
     // the last one succeeds.
-    remove(&mine).map_err(failed)?;
+    folder::remove(&mine).map_err(failed)?;
     if job.launcher.is_none() {
         // Ignored: this fails while another rank's socket is in the directory. If the directory stays, the next job of
         // this name uses it.
         let _ = std::fs::remove_dir(place);
     }
     Ok(meeting.met)
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 /// The ranks that this rank has met.
@@ -242,7 +235,11 @@ impl<'a> Meeting<'a> {
             let mut bytes = [0; HELLO_BYTES];
             if self.read(&mut line, &mut bytes)? {
                 let stranger = MeetError::Stranger { rank: self.job.rank, other };
+                let may_be = may_be_rank(&line.stream, self.key).map_err(|source| self.shut(source))?;
                 match Join::decode(&bytes) {
+                    // The kernel does not tell whose a closed connection was. The other rank may have dropped it.
+                    _ if !may_be && has_hung_up(&line.stream) => {}
+                    _ if !may_be => return Err(stranger),
                     // By chance, a connection to a free port of this host may be connected to itself. In this case the
                     // loop connects again.
                     Some(theirs) if theirs == *self.join => {}
@@ -261,8 +258,7 @@ impl<'a> Meeting<'a> {
     /// that follow it.
     pub(super) fn welcome<D: Door>(&mut self, reception: &mut Reception<'_, D>) -> Result<Hello, MeetError> {
         loop {
-            let came = reception.next(Instant::now() + LOOK_AGAIN);
-            let came = came.map_err(|source| MeetError::Shut { rank: self.job.rank, source })?;
+            let came = reception.next(Instant::now() + LOOK_AGAIN).map_err(|source| self.shut(source))?;
             let Some((hello, mut line)) = came else {
                 self.is_in_time()?;
                 continue;
@@ -329,6 +325,10 @@ impl<'a> Meeting<'a> {
             }
             _ => None,
         })
+    }
+
+    fn shut(&self, source: io::Error) -> MeetError {
+        MeetError::Shut { rank: self.job.rank, source }
     }
 
     /// Returns the error that names the missing ranks.

@@ -11,10 +11,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
-use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SendFlags, sockopt};
 
-use hanare_wire::Key;
+use hanare_wire::{Key, peer};
 
 use super::join::{HELLO_BYTES, Join};
 use super::line::{HANDSHAKE_BYTES, Line};
@@ -30,33 +29,53 @@ const TAKES_MAX: usize = 32;
 
 /// A listening socket.
 pub(super) trait Door: AsFd {
-    /// Accepts a waiting connection and makes it non-blocking. Returns the connection with the caller's address. `None`
-    /// if the connection is refused.
-    fn open(&self) -> io::Result<Option<(OwnedFd, Option<IpAddr>)>>;
+    /// Accepts a waiting connection and makes it non-blocking. Returns the connection with the caller's address.
+    fn open(&self) -> io::Result<(OwnedFd, Option<IpAddr>)>;
 }
 
 impl Door for TcpListener {
-    fn open(&self) -> io::Result<Option<(OwnedFd, Option<IpAddr>)>> {
+    fn open(&self) -> io::Result<(OwnedFd, Option<IpAddr>)> {
         let (stream, from) = self.accept()?;
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok(Some((stream.into(), Some(from.ip()))))
+        Ok((stream.into(), Some(from.ip())))
     }
 }
 
 impl Door for UnixListener {
-    fn open(&self) -> io::Result<Option<(OwnedFd, Option<IpAddr>)>> {
+    fn open(&self) -> io::Result<(OwnedFd, Option<IpAddr>)> {
         let (stream, _) = self.accept()?;
         stream.set_nonblocking(true)?;
-        let stream = OwnedFd::from(stream);
-        Ok(is_this_user(&stream)?.then_some((stream, None)))
+        Ok((stream.into(), None))
     }
 }
 
-/// Returns whether the other end of a Unix socket belongs to this user. Root counts as another user. Ranks reach each
-/// other's memory under `/proc`, which works only within one user.
-pub(super) fn is_this_user(stream: &OwnedFd) -> io::Result<bool> {
-    Ok(sockopt::socket_peercred(stream)?.uid == rustix::process::geteuid())
+/// Checks what can be known of the other end of a connection before it says anything. With a key, it must prove later
+/// that it holds the key. Without one, it must belong to this user. Root counts as another user, because ranks reach each
+/// other's memory under `/proc`, which works only within one user. A connection to another host passes: without a key,
+/// there is one only on a trusted network.
+pub(super) fn may_be_rank(stream: &OwnedFd, key: Option<&Key>) -> io::Result<bool> {
+    if key.is_some() {
+        return Ok(true);
+    }
+    let user = match inet_ends(stream) {
+        Ok(None) => Some(sockopt::socket_peercred(stream)?.uid.as_raw()),
+        Ok(Some(ends)) if ends.peer.ip().to_canonical().is_loopback() => peer::user_of(ends)?,
+        Ok(Some(_)) => return Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => None,
+        Err(error) => return Err(error),
+    };
+    Ok(user == Some(rustix::process::geteuid().as_raw()))
+}
+
+/// Returns the ends of a TCP connection. `None` if this is a Unix socket.
+fn inet_ends(stream: &OwnedFd) -> io::Result<Option<peer::Ends>> {
+    let own = rustix::net::getsockname(stream)?;
+    if own.address_family() == AddressFamily::UNIX {
+        return Ok(None);
+    }
+    let peer = rustix::net::getpeername(stream)?.ok_or(io::ErrorKind::NotConnected)?;
+    Ok(Some(peer::Ends { own: own.try_into()?, peer: peer.try_into()? }))
 }
 
 /// A rank's introduction.
@@ -125,15 +144,15 @@ impl<'a, D: Door> Reception<'a, D> {
     /// Accepts the waiting connections. If there are too many callers, drops the oldest caller.
     fn let_in(&mut self) -> io::Result<()> {
         for _ in 0..TAKES_MAX {
-            match self.door.open() {
-                Ok(Some((stream, from))) => {
+            match self.door.open().and_then(|(stream, from)| Ok((may_be_rank(&stream, self.key)?, stream, from))) {
+                Ok((true, stream, from)) => {
                     if self.callers.len() >= self.callers_max {
                         self.callers.remove(0);
                     }
                     let (line, since) = (Line::plain(stream), Instant::now());
                     self.callers.push(Caller { line, from, since, bytes: [0; SAID_BYTES], len: 0 });
                 }
-                Ok(None) => {}
+                Ok((false, ..)) => {}
                 Err(error) => match Errno::from_io_error(&error) {
                     Some(Errno::AGAIN) => break,
                     // If descriptors or memory are short, the oldest caller is dropped to free some.

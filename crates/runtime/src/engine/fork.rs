@@ -1,5 +1,5 @@
-//! Fork: brings the parent's engine to rest, so that no page is in transit at the fork. In the child, takes the
-//! inherited engine apart and assembles a new engine from the parts.
+//! Fork: brings the parent's engine to rest, so that no page is in transit at the fork, and lets it go on afterwards. In
+//! the child, takes the inherited engine apart and assembles a new engine from the parts.
 
 use hanare_sys::pagemap::{Pagemap, PagemapError};
 use std::sync::atomic::AtomicU32;
@@ -75,6 +75,11 @@ impl<V: View, S: Store> Engine<V, S> {
         // The store is asked in any case: one that has answered that it rests may do nothing more until it is asked again.
         let rests = self.poll(Turn::Rest) == Polled::Idle;
         settled && rests
+    }
+
+    /// Lets the store go on after a fork, or after a fork that did not come about.
+    pub(crate) fn go_on(&self) {
+        self.poll(Turn::GoOn);
     }
 
     /// Checks whether a server may hold bytes of any page.

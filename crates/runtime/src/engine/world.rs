@@ -12,13 +12,11 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
 
 use hanare_paging::{Class, Config, Event, Geometry, Pager, Progress, Space, limits, policy, prefetch};
 use hanare_store::faulty::{Faults, Faulty};
 use hanare_store::{EXIT_FULL, EXIT_LOST};
 
-use super::fork::Resting;
 use super::{Engine, Parts, WORKS};
 use crate::counters::Counters;
 use crate::fatal::ended::{self, Ended};
@@ -28,6 +26,7 @@ use hanare_sys::map::Mapping;
 use hanare_wire::Wait;
 use reuse::{Reuse, load};
 
+mod forks;
 mod reuse;
 
 /// Indices of the 8-byte words of a unit that the simulated program uses: the first, a middle one and the last.
@@ -345,48 +344,6 @@ impl World {
         self.fresh += 1;
         self.is_stored(unit, 1, self.fresh);
         self.engine().view().unpin(unit, WORDS[1], Some(self.fresh));
-    }
-
-    /// Forks the process. The run continues as the parent or as the child. No thread of the program runs meanwhile.
-    fn fork(&mut self) {
-        while !self.pins.is_empty() {
-            self.unpin();
-        }
-        self.drain();
-        let leave = self.shape.view.doubled;
-        let taken = [Span { offset: 0, len: self.units() * OS_PAGE }];
-        self.engine().rest();
-        self.come_to_rest(&taken, leave, u64::MAX);
-        if self.random.chance(500) {
-            // The child gets half of this process' budget.
-            let least = limits::BUDGET_PAGES_MIN as usize * OS_PAGE * self.shape.config.geometry.block_units as usize;
-            let half = (self.engine().local_bytes() / 2).max(least as u64);
-            self.come_to_rest(&taken, leave, half);
-        }
-        if self.random.chance(500) {
-            self.engine().keep_store();
-            return;
-        }
-        let Some(parent) = self.engine.take() else { return };
-        let view = if leave { FakeView::new(self.shape.view, self.fresh) } else { parent.view().forked() };
-        let store = parent.store().cloned();
-        let (kept, ..) = parent.apart();
-        kept.protect_clean(&view, &taken);
-        self.engine = Some(Engine::again(kept, view, store));
-    }
-
-    fn come_to_rest(&mut self, taken: &[Span], leave: bool, local_max: u64) {
-        let mut resting = Resting::new(leave, local_max);
-        let mut turns = 0;
-        while !self.engine().rest_turn(taken, &mut resting) {
-            self.complete();
-            turns += 1;
-            assert!(turns < DRAIN_MAX, "no rest is found; {}", self.stand());
-            if turns > THRASHING {
-                // Pages that transfers seem to hold stay local after a second.
-                std::thread::sleep(Duration::from_micros(100));
-            }
-        }
     }
 
     // ---- the program ------------------------------------------------------------------------------------------------

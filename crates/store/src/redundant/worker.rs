@@ -168,7 +168,7 @@ impl Redundant {
         self.notify_rebuilder();
     }
 
-    /// Waits until no background thread uses the machine. None begins to use it before the next upkeep.
+    /// Waits until no background thread uses the machine. None begins to use it before [`Turn::GoOn`](crate::Turn::GoOn).
     ///
     /// # Errors
     /// A background thread does not come to an end.

@@ -1,7 +1,7 @@
 //! Finds the user at the other end of a TCP connection within this host. The kernel tells a socket's user by a message
 //! (sock_diag(7)), in the same time whatever connections there are. Where it does not know such messages, the user is in
 //! `/proc/net/tcp`. Reading that table takes a tenth of a second where many connections have just ended, so strangers
-//! could keep clients out.
+//! could keep others out.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,19 +15,34 @@ const TRIES: usize = 3;
 
 /// The two ends of a TCP connection, as this side sees them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
-    pub(crate) own: SocketAddr,
-    pub(crate) peer: SocketAddr,
+pub struct Ends {
+    /// The address of this side's socket.
+    pub own: SocketAddr,
+    /// The address of the other side's socket.
+    pub peer: SocketAddr,
 }
 
-/// Returns the number of the user whose process made the connection. `None` if no process of this host has its other
-/// end, or if the process is in another network namespace.
-pub(crate) fn user_of(ends: Ends) -> io::Result<Option<u32>> {
+impl Ends {
+    fn swapped(self) -> Self {
+        Self { own: self.peer, peer: self.own }
+    }
+}
+
+/// Returns the number of the user whose process made the connection, or accepted it. `None` if no process of this host
+/// has the other end, or if the process is in another network namespace. This side's socket must be open.
+///
+/// # Errors
+/// The kernel knows no such messages, and its tables cannot be read.
+pub fn user_of(ends: Ends) -> io::Result<Option<u32>> {
     match user_by_message(ends) {
         Ok(Some(Owner { user, inode: 1.. })) => Ok(Some(user)),
         Ok(Some(Owner { inode: 0, .. })) => Ok(None),
-        // A kernel without such messages gives the same error as for a socket that is not there.
-        Ok(None) | Err(_) => user_in_tables(ends),
+        // A kernel without such messages gives the same error as for a socket that is not there. This side's socket is
+        // there.
+        Ok(None) | Err(_) => match user_by_message(ends.swapped()) {
+            Ok(Some(_)) => Ok(None),
+            Ok(None) | Err(_) => user_in_tables(ends),
+        },
     }
 }
 
