@@ -213,6 +213,7 @@ static void *write_and_fork(void *of) {
 
 static void often(void) {
     pthread_t threads[FORKERS];
+    alarm(600); /* Nothing else ends this program if its test is killed. */
     for (size_t n = 0; n < FORKERS; n++)
         versions[n] = calloc(PAGES, sizeof *versions[n]);
     for (size_t n = 0; n < FORKERS; n++)
