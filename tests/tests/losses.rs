@@ -4,7 +4,7 @@
 //! must continue. No rank may wait for ever.
 
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -133,18 +133,32 @@ fn by_another_user(place: &Place, script: &str) -> Option<Command> {
     Some(command)
 }
 
-/// Before the check of users, another user who said what rank 1 says took its place.
+/// Returns an address of this host beside loopback, if it has one.
+fn outer_address() -> Option<IpAddr> {
+    let probe = UdpSocket::bind("0.0.0.0:0").ok()?;
+    // Nothing is sent.
+    probe.connect("192.0.2.1:9").ok()?;
+    Some(probe.local_addr().ok()?.ip())
+}
+
+/// Before the check of users, another user who said what rank 1 says took its place. The connection may come from any
+/// address of this host.
 #[test]
 fn another_user_at_the_port_of_rank_0_is_dropped() {
     let (place, address) = (Place::new(), free_address());
-    let script = "import socket,sys\nhost,port=sys.argv[1].split(':')\ns=socket.create_connection((host,int(port)),20)\n\
-                  try:\n print(len(s.recv(1)))\nexcept ConnectionError:\n print(0)\n";
+    let script = "import socket,sys\nhost,port=sys.argv[1].split(':')\nfor source in sys.argv[2:]:\n \
+                  s=socket.create_connection((host,int(port)),20,(source,0))\n \
+                  try:\n  print(len(s.recv(1)))\n except ConnectionError:\n  print(0)\n";
     let Some(mut other) = by_another_user(&place, script) else { return };
+    let sources: Vec<IpAddr> = [Some(Ipv4Addr::LOCALHOST.into()), outer_address()].into_iter().flatten().collect();
     let first = place.start(&mut rank(&place, &address, 0));
     until("rank 0 listens", || TcpStream::connect(&address).is_ok());
     let began = Instant::now();
-    let outcome = place.run(other.arg(&address));
-    assert!(outcome.text() == "0\n" && began.elapsed() < Duration::from_secs(2), "dropped at once: {outcome:?}");
+    let outcome = place.run(other.arg(&address).args(sources.iter().map(ToString::to_string)));
+    assert!(
+        outcome.text() == "0\n".repeat(sources.len()) && began.elapsed() < Duration::from_secs(2),
+        "dropped at once: {outcome:?}"
+    );
     let second = place.start(&mut rank(&place, &address, 1)).finish(LIMIT);
     let first = first.finish(LIMIT);
     assert!(first.code == Some(0) && second.code == Some(0), "{first:?}, {second:?}");

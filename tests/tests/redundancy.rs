@@ -132,31 +132,56 @@ fn forked_children_have_their_pages() {
     place.assert_nothing_left();
 }
 
+/// Starts a program that forks all the time, until there is a file `end`.
+fn forking(place: &Place, servers: &[Served]) -> Running {
+    let mut command = place.hanare(["run", "--local", "8M", "--redundancy", "mirror", "--allow-same-host"]);
+    for server in servers {
+        command.args(["--server", &server.address]);
+    }
+    let run = place.start(command.arg("--").arg(built().workload("forked")).arg("often").arg(place.path("end")));
+    for server in servers {
+        until("pages have gone to each server", || status(&server.address).write_bytes > 4 << 20);
+    }
+    run
+}
+
+fn until_rebuilt(run: &mut Running, count: usize) {
+    until("the parts are rebuilt", || {
+        run.said_so_far().matches("hanare: every page has all its parts again").count() >= count || !run.runs()
+    });
+}
+
+fn ends_well(place: &Place, run: Running) {
+    std::fs::write(place.path("end"), "").expect("a file");
+    let outcome = run.finish(PATIENCE);
+    assert!(outcome.code == Some(0) && outcome.text() == "ok forked: often\n", "{outcome:?}");
+    place.assert_nothing_left();
+}
+
+/// A fork asks each server to clone its session. One that does not answer must count as lost.
+#[test]
+fn a_program_that_forks_loses_a_stopped_server() {
+    let place = Place::new();
+    let servers: Vec<Served> = (0..3).map(|_| Served::tcp(&place, "512M")).collect();
+    let mut run = forking(&place, &servers);
+    servers[1].signal(Signal::STOP);
+    until_rebuilt(&mut run, 1);
+    servers[1].signal(Signal::CONT);
+    ends_well(&place, run);
+}
+
 /// A program forks all the time while its servers are killed one after the other, each when what the one before it held
 /// has been rebuilt. A fork waits until nothing is under way, so it must not keep anybody from noting a loss.
 #[test]
 fn forks_and_lost_servers_do_not_wait_for_each_other() {
     let place = Place::new();
     let mut servers: Vec<Served> = (0..4).map(|_| Served::tcp(&place, "512M")).collect();
-    let mut command = place.hanare(["run", "--local", "8M", "--redundancy", "mirror", "--allow-same-host"]);
-    for server in &servers {
-        command.args(["--server", &server.address]);
-    }
-    let end = place.path("end");
-    let mut run = place.start(command.arg("--").arg(built().workload("forked")).arg("often").arg(&end));
-    for server in &servers {
-        until("pages have gone to each server", || status(&server.address).write_bytes > 4 << 20);
-    }
+    let mut run = forking(&place, &servers);
     for count in 1..=2 {
         servers.remove(0).kill();
-        until("the parts are rebuilt", || {
-            run.said_so_far().matches("every page has all its parts again").count() >= count || !run.runs()
-        });
+        until_rebuilt(&mut run, count);
     }
-    std::fs::write(&end, "").expect("a file");
-    let outcome = run.finish(PATIENCE);
-    assert!(outcome.code == Some(0) && outcome.text() == "ok forked: often\n", "{outcome:?}");
-    place.assert_nothing_left();
+    ends_well(&place, run);
 }
 
 #[test]

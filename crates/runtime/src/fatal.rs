@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Write};
 use std::sync::atomic::{
-    AtomicBool,
-    Ordering::{AcqRel, Release},
+    AtomicBool, AtomicI32,
+    Ordering::{AcqRel, Relaxed, Release},
 };
 
 pub(crate) use hanare_store::EXIT_LOST;
@@ -32,6 +32,23 @@ impl Write for Line {
 
 /// Whether a thread is printing its message.
 static SAID: AtomicBool = AtomicBool::new(false);
+
+/// The number of this process if its news name it. Otherwise 0.
+static NAMED: AtomicI32 = AtomicI32::new(0);
+
+/// Makes the news of this process name it from now on. A forked child calls this, because its parent tells the same.
+pub(crate) fn name_process() {
+    // SAFETY: `getpid` has no preconditions.
+    NAMED.store(unsafe { libc::getpid() }, Relaxed);
+}
+
+/// Prints a piece of news, as [`say`] does. Where there are several processes, the line says which of them it is from.
+pub(crate) fn tell(news: fmt::Arguments<'_>) {
+    match NAMED.load(Relaxed) {
+        0 => say(news),
+        process => say(format_args!("process {process}: {news}")),
+    }
+}
 
 /// Prints the reason on stderr and aborts, as the C library does when it is passed a pointer that it never returned.
 pub(crate) fn abort(why: fmt::Arguments<'_>) -> ! {

@@ -202,6 +202,7 @@ pub fn in_child() {
         return;
     }
     let Some(Pending { plan, seat, mask }) = PENDING.lock().take() else { return };
+    fatal::name_process();
     if let Plan::Detached(_) = plan {
         claim_far();
     }

@@ -28,6 +28,11 @@ pub(crate) fn close() {
     GATE.close();
 }
 
+/// Checks whether a fork has closed the gate and no thread is inside.
+pub(crate) fn is_shut() -> bool {
+    GATE.is_shut()
+}
+
 /// Opens the gate again.
 pub(crate) fn open() {
     GATE.open();

@@ -38,6 +38,9 @@ pub(crate) fn keep(engine: &'static Engine) {
             watchdog.rest(now_ns());
             // In sigbus and sigsegv mode, the threads of the program wait inside a handler that blocks every signal.
             signal::end_by_default(&[libc::SIGTERM, libc::SIGINT]);
+        } else if gate::is_shut() {
+            // A fork bounds its waits itself. The threads of the program wait for its end.
+            watchdog.rest(now_ns());
         } else if let Some(hang) = watchdog.look(&engine.waits, now_ns())
             && !watchdog.raise(engine.hang_ms())
         {

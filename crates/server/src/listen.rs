@@ -1,5 +1,6 @@
 //! Accepts connections, starts one thread for each connection, and stops the server in an orderly way.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +23,7 @@ use rustix::io::Errno;
 use crate::blame::what_it_did;
 use crate::connection::{ServerState, serve};
 use crate::door::Door;
-use crate::greeting::{CLOSING_WAIT, Host, NoGuest, greet};
+use crate::greeting::{Host, NoGuest, greet};
 use crate::keep::Keep;
 use crate::memory::{Available, BLOCK_BYTES};
 use crate::named::Named;
@@ -43,6 +44,8 @@ const TURNING_AWAY: Duration = Duration::from_millis(20);
 const GREETING: Duration = Duration::from_millis(100);
 /// Largest number of connections without a completed handshake. A further one takes the place of the oldest.
 const STRANGERS_MAX: usize = 64;
+/// Largest number of refused connections that stay open.
+const REFUSED_MAX: usize = 16;
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -369,6 +372,7 @@ impl Server {
     }
 
     fn accept_until_stopped(&self, running: &mut Vec<Running>) -> Result<(), ServerError> {
+        let mut refused = Refused::default();
         while !self.state.stop.is_stopping() {
             let mut ready: Vec<PollFd<'_>> =
                 self.listeners.iter().map(|listener| PollFd::from_borrowed_fd(listener.fd(), PollFlags::IN)).collect();
@@ -380,7 +384,7 @@ impl Server {
             running.retain(|connection| !connection.thread.is_finished());
             for listener in &self.listeners {
                 match listener.accept() {
-                    Ok(accepted) => self.admit(accepted, running),
+                    Ok(accepted) => self.admit(accepted, running, &mut refused),
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                     Err(e) if e.kind() == io::ErrorKind::InvalidData => (self.log)(&e.to_string()),
                     Err(e) => {
@@ -393,12 +397,18 @@ impl Server {
         Ok(())
     }
 
-    fn admit(&self, accepted: Accepted, running: &mut Vec<Running>) {
+    fn admit(&self, accepted: Accepted, running: &mut Vec<Running>, refused: &mut Refused) {
         let Accepted { fd, peer, ends } = accepted;
         let socket = match Socket::new(fd, None) {
             Ok(socket) => Arc::new(socket),
             Err(e) => return (self.log)(&format!("{peer}: {e}")),
         };
+        if let (Some(ends), None) = (ends, &self.key)
+            && let Err(reason) = check_user(ends)
+        {
+            (self.log)(&format!("{peer}: refused: {reason}"));
+            return refused.add(socket, &reason);
+        }
         let strangers = running.iter().filter(|running| !running.is_welcome.load(Acquire)).count();
         if strangers >= STRANGERS_MAX {
             drop_a_stranger(running);
@@ -410,10 +420,11 @@ impl Server {
             return turn_away(&socket, &reason);
         }
         let (state, key, log) = (Arc::clone(&self.state), self.key.clone(), Arc::clone(&self.log));
+        let is_unix = ends.is_none();
         let is_welcome = Arc::new(AtomicBool::new(false));
         let (theirs, welcome) = (Arc::clone(&socket), Arc::clone(&is_welcome));
         let life = move || {
-            if let Err(e) = connection_life(&state, key.as_ref(), &theirs, ends, &welcome) {
+            if let Err(e) = connection_life(&state, key.as_ref(), &theirs, is_unix, &welcome) {
                 log(&format!("{peer}: {e}"));
             }
             // The accepting thread holds another reference to the socket. Without this call, the peer would see no end
@@ -426,6 +437,24 @@ impl Server {
                 (self.log)(&format!("no thread for a connection: {e}"));
                 turn_away(&socket, &format!("the system has no thread for it ({e}); try again later"));
             }
+        }
+    }
+}
+
+/// Connections of other users, which were refused. They have no thread and take no place of a client's connection. The
+/// last ones stay open, so that the other side can read the reason.
+#[derive(Default)]
+struct Refused(VecDeque<Arc<Socket>>);
+
+impl Refused {
+    fn add(&mut self, socket: Arc<Socket>, reason: &str) {
+        // This does not wait: the first bytes of a connection always fit into its buffer.
+        if send_control(&socket, Kind::Refused, 0, reason.as_bytes()).is_ok() {
+            socket.finish(Duration::ZERO);
+            self.0.push_back(socket);
+        }
+        if self.0.len() > REFUSED_MAX {
+            self.0.pop_front();
         }
     }
 }
@@ -459,20 +488,12 @@ fn connection_life(
     state: &ServerState,
     key: Option<&Key>,
     socket: &Arc<Socket>,
-    ends: Option<Ends>,
+    is_unix: bool,
     is_welcome: &AtomicBool,
 ) -> Result<(), String> {
-    if let (Some(ends), None) = (ends, key)
-        && let Err(reason) = check_user(ends)
-    {
-        if send_control(socket, Kind::Refused, 0, reason.as_bytes()).is_ok() {
-            socket.finish(CLOSING_WAIT);
-        }
-        return Err(format!("refused: {reason}"));
-    }
     let mut inbox = Inbox::default();
     let (store, registry, server_id) = (&state.store, &state.registry, state.server_id);
-    let host = Host { key, store, registry, socket, server_id, is_unix: ends.is_none() };
+    let host = Host { key, store, registry, socket, server_id, is_unix };
     match greet(&mut inbox, &host) {
         Ok(guest) => {
             is_welcome.store(true, Release);

@@ -227,7 +227,7 @@ impl Kind {
     pub fn clone_links(&self) -> Result<Links, LinkError> {
         match self {
             Kind::Slots(slots) => slots.share().map(Links::Slots),
-            Kind::Remote(remote) => remote.share().map(Links::Remote),
+            Kind::Remote(remote) => remote.share(None).map(Links::Remote),
             Kind::Redundant(redundant) => redundant.share().map(Links::Redundant),
         }
     }

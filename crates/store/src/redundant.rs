@@ -96,6 +96,8 @@ struct Member {
     returns: AtomicU32,
     /// Whether the server has given a page back wrong, or not at all. Once lost, it is not taken in again.
     has_failed: AtomicBool,
+    /// Whether the server did not answer when a fork asked it to clone the session.
+    is_mute: AtomicBool,
     /// A futex word on which the worker of a lost member sleeps.
     wait_word: AtomicU32,
 }
@@ -128,6 +130,7 @@ impl Member {
             sender: LockCell::new(None),
             returns: AtomicU32::new(0),
             has_failed: AtomicBool::new(false),
+            is_mute: AtomicBool::new(false),
             wait_word: AtomicU32::new(0),
         }
     }
@@ -404,6 +407,20 @@ impl Redundant {
         self.send_requests();
     }
 
+    /// Ends the pause for a fork. Loses the members that did not answer it.
+    fn go_on(&self) {
+        self.pause.store(GO_ON, SeqCst);
+        for (index, member) in self.members.iter().enumerate() {
+            if member.is_mute.swap(false, AcqRel)
+                && let Some(remote) = member.there()
+            {
+                self.lose(index, remote, Why::Silent);
+            }
+        }
+        self.send_requests();
+        self.notify_rebuilder();
+    }
+
     /// Loses a member that has owed an answer for long while others answer, if each page can do without it.
     fn suspect(&self) {
         let owes = |member: &&Member| member.there().is_some_and(|remote| remote.owes_longer_than(SUSPECT));
@@ -510,8 +527,7 @@ impl Store for Redundant {
                 Polled::Idle
             }
             Turn::GoOn => {
-                self.pause.store(GO_ON, SeqCst);
-                self.notify_rebuilder();
+                self.go_on();
                 Polled::Idle
             }
             Turn::Rest if self.is_at_rest(take) => Polled::Idle,

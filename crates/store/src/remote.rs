@@ -223,9 +223,10 @@ impl Remote {
     }
 
     /// Clones the sessions for a child that is about to be forked. No read or write may be in progress. Waits for a
-    /// server that is lost, if the run waits for it.
-    pub(crate) fn share(&self) -> Result<Vec<Session>, LinkError> {
-        (0..self.servers.len()).map(|index| self.share_one(index)).collect()
+    /// server that is lost, if the run waits for it. A server must answer within `limit`, or within the time for
+    /// connections.
+    pub(crate) fn share(&self, limit: Option<Duration>) -> Result<Vec<Session>, LinkError> {
+        (0..self.servers.len()).map(|index| self.share_one(index, limit)).collect()
     }
 
     /// Makes the child's store, with the same pages, on the child's own sessions. Returns the store with its senders,
@@ -579,7 +580,11 @@ impl Store for Remote {
             Turn::Receive(wait) => self.receive_all(wait, take),
             Turn::Upkeep => self.watch(take).map(|()| Polled::Idle),
             Turn::GoOn => Ok(Polled::Idle),
-            Turn::Rest => Ok(if self.is_idle() { Polled::Idle } else { Polled::Busy }),
+            Turn::Rest => {
+                // The upkeep, which also reads the clock, waits for the end of the fork.
+                self.awake.now_ns();
+                Ok(if self.is_idle() { Polled::Idle } else { Polled::Busy })
+            }
         }
     }
 

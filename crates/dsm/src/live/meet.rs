@@ -12,7 +12,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use hanare_wire::{Key, KeyError};
+use hanare_wire::KeyError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::fatal::{EXIT_LOST, EXIT_OWN};
@@ -21,7 +21,7 @@ use super::job::{Job, Meet};
 use super::join::HELLO_BYTES;
 pub(super) use super::join::Join;
 use super::line::Line;
-use super::reception::{Door, Hello, Reception, may_be_rank};
+use super::reception::{Door, Guard, Hello, Reception};
 use super::tcp;
 use crate::coherence::{Rank, RankSet};
 
@@ -151,7 +151,7 @@ fn meet_in(place: &Path, job: &Job, join: &Join, patience: Duration) -> Result<M
     let listener = UnixListener::bind(&mine).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     // Only processes of this user reach the folder, so its links need no key.
-    let mut meeting = Meeting::new(job, None, join, patience);
+    let mut meeting = Meeting::new(job, Guard::User, join, patience);
     meeting.introduce(0..job.rank.0, &listener, |rank| folder.connect(rank))?;
     // All ranks that need this socket have connected. Without a launcher, each rank tries to remove the directory, and
     // the last one succeeds.
@@ -167,7 +167,7 @@ fn meet_in(place: &Path, job: &Job, join: &Join, patience: Duration) -> Result<M
 /// The ranks that this rank has met.
 pub(super) struct Meeting<'a> {
     job: &'a Job,
-    pub(super) key: Option<&'a Key>,
+    pub(super) guard: Guard<'a>,
     pub(super) join: &'a Join,
     patience: Duration,
     pub(super) deadline: Instant,
@@ -176,11 +176,11 @@ pub(super) struct Meeting<'a> {
 }
 
 impl<'a> Meeting<'a> {
-    /// With a key, only ranks that hold it are met, and what they say is encrypted.
-    pub(super) fn new(job: &'a Job, key: Option<&'a Key>, join: &'a Join, patience: Duration) -> Self {
+    /// Only ranks that `guard` lets in are met. With a key, what they say is encrypted.
+    pub(super) fn new(job: &'a Job, guard: Guard<'a>, join: &'a Join, patience: Duration) -> Self {
         let met = (0..job.ranks).map(|_| None).collect();
         let now = Instant::now();
-        Self { job, key, join, patience, deadline: now + patience, met, looked: now }
+        Self { job, guard, join, patience, deadline: now + patience, met, looked: now }
     }
 
     /// Connects to the ranks `below`, answers the ranks above this rank, and then waits for the answers of `below`. So
@@ -196,7 +196,7 @@ impl<'a> Meeting<'a> {
         for rank in below.clone().map(Rank) {
             asked.push(self.ask(&hello, || connect(rank))?);
         }
-        let mut reception = Reception::new(door, self.key, HELLO_BYTES, usize::from(self.job.ranks));
+        let mut reception = Reception::new(door, self.guard, HELLO_BYTES, usize::from(self.job.ranks));
         for _ in self.job.rank.0 + 1..self.job.ranks {
             self.welcome(&mut reception)?;
         }
@@ -211,7 +211,7 @@ impl<'a> Meeting<'a> {
     pub(super) fn ask(&mut self, hello: &[u8], connect: impl Fn() -> io::Result<OwnedFd>) -> Result<Line, MeetError> {
         loop {
             // The other rank answers a handshake when it has asked the ranks below itself.
-            let called = connect().and_then(|stream| Line::call(stream, self.key, self.deadline));
+            let called = connect().and_then(|stream| Line::call(stream, self.guard.key(), self.deadline));
             if let Ok(mut line) = called
                 && line.say(hello, self.deadline).is_ok()
             {
@@ -235,7 +235,7 @@ impl<'a> Meeting<'a> {
             let mut bytes = [0; HELLO_BYTES];
             if self.read(&mut line, &mut bytes)? {
                 let stranger = MeetError::Stranger { rank: self.job.rank, other };
-                let may_be = may_be_rank(&line.stream, self.key).map_err(|source| self.shut(source))?;
+                let may_be = self.guard.may_be_rank(&line.stream).map_err(|source| self.shut(source))?;
                 match Join::decode(&bytes) {
                     // The kernel does not tell whose a closed connection was. The other rank may have dropped it.
                     _ if !may_be && has_hung_up(&line.stream) => {}

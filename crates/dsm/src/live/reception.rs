@@ -50,22 +50,37 @@ impl Door for UnixListener {
     }
 }
 
-/// Checks what can be known of the other end of a connection before it says anything. With a key, it must prove later
-/// that it holds the key. Without one, it must belong to this user. Root counts as another user, because ranks reach each
-/// other's memory under `/proc`, which works only within one user. A connection to another host passes: without a key,
-/// there is one only on a trusted network.
-pub(super) fn may_be_rank(stream: &OwnedFd, key: Option<&Key>) -> io::Result<bool> {
-    if key.is_some() {
-        return Ok(true);
+/// What the other end of a connection must show to be a rank.
+#[derive(Clone, Copy)]
+pub(super) enum Guard<'a> {
+    /// It must prove that it holds the key.
+    Key(&'a Key),
+    /// It must belong to this user on this host.
+    User,
+    /// Nothing: the network is trusted.
+    Trust,
+}
+
+impl<'a> Guard<'a> {
+    pub(super) fn key(self) -> Option<&'a Key> {
+        if let Guard::Key(key) = self { Some(key) } else { None }
     }
-    let user = match inet_ends(stream) {
-        Ok(None) => Some(sockopt::socket_peercred(stream)?.uid.as_raw()),
-        Ok(Some(ends)) if ends.peer.ip().to_canonical().is_loopback() => peer::user_of(ends)?,
-        Ok(Some(_)) => return Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotConnected => None,
-        Err(error) => return Err(error),
-    };
-    Ok(user == Some(rustix::process::geteuid().as_raw()))
+
+    /// Checks what can be known of the other end of a connection before it says anything. Root counts as another user,
+    /// because ranks reach each other's memory under `/proc`, which works only within one user. The kernel is asked
+    /// whatever the addresses are: a connection to loopback may come from any address of this host.
+    pub(super) fn may_be_rank(self, stream: &OwnedFd) -> io::Result<bool> {
+        if !matches!(self, Guard::User) {
+            return Ok(true);
+        }
+        let user = match inet_ends(stream) {
+            Ok(None) => Some(sockopt::socket_peercred(stream)?.uid.as_raw()),
+            Ok(Some(ends)) => peer::user_of(ends)?,
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => None,
+            Err(error) => return Err(error),
+        };
+        Ok(user == Some(rustix::process::geteuid().as_raw()))
+    }
 }
 
 /// Returns the ends of a TCP connection. `None` if this is a Unix socket.
@@ -109,17 +124,17 @@ enum Heard {
 /// The callers at a listening socket, until they have introduced themselves.
 pub(super) struct Reception<'a, D> {
     door: &'a D,
-    key: Option<&'a Key>,
+    guard: Guard<'a>,
     hello_bytes: usize,
     callers_max: usize,
     callers: Vec<Caller>,
 }
 
 impl<'a, D: Door> Reception<'a, D> {
-    /// Makes a reception for ranks whose introduction has `hello_bytes` bytes. With a key, only ranks that hold it are
+    /// Makes a reception for ranks whose introduction has `hello_bytes` bytes. Only callers that `guard` lets in are
     /// heard.
-    pub(super) fn new(door: &'a D, key: Option<&'a Key>, hello_bytes: usize, ranks: usize) -> Self {
-        Self { door, key, hello_bytes, callers_max: ranks + CALLERS_SPARE, callers: Vec::new() }
+    pub(super) fn new(door: &'a D, guard: Guard<'a>, hello_bytes: usize, ranks: usize) -> Self {
+        Self { door, guard, hello_bytes, callers_max: ranks + CALLERS_SPARE, callers: Vec::new() }
     }
 
     /// Returns the next rank that introduces itself before `until`. `None` if no rank does so.
@@ -144,7 +159,7 @@ impl<'a, D: Door> Reception<'a, D> {
     /// Accepts the waiting connections. If there are too many callers, drops the oldest caller.
     fn let_in(&mut self) -> io::Result<()> {
         for _ in 0..TAKES_MAX {
-            match self.door.open().and_then(|(stream, from)| Ok((may_be_rank(&stream, self.key)?, stream, from))) {
+            match self.door.open().and_then(|(stream, from)| Ok((self.guard.may_be_rank(&stream)?, stream, from))) {
                 Ok((true, stream, from)) => {
                     if self.callers.len() >= self.callers_max {
                         self.callers.remove(0);
@@ -173,7 +188,7 @@ impl<'a, D: Door> Reception<'a, D> {
         let now = Instant::now();
         let mut at = 0;
         while let Some(caller) = self.callers.get_mut(at) {
-            match caller.hear(self.key, self.hello_bytes) {
+            match caller.hear(self.guard.key(), self.hello_bytes) {
                 Heard::Waits if now.duration_since(caller.since) < HELLO => at += 1,
                 Heard::Waits | Heard::Stranger => drop(self.callers.remove(at)),
                 Heard::Said(join) => {

@@ -15,7 +15,7 @@ use hanare_wire::Key;
 use super::job::Job;
 use super::join::{HELLO_BYTES, Join};
 use super::meet::{MeetError, Meeting, Met};
-use super::reception::{MORE_BYTES, Reception};
+use super::reception::{Guard, MORE_BYTES, Reception};
 use crate::coherence::Rank;
 
 /// Size in bytes of an entry of the address table: an IPv6 address (or a mapped IPv4 address) and a port.
@@ -28,10 +28,13 @@ pub(super) fn meet_at(address: &str, job: &Job, join: &Join, patience: Duration)
     let rank_0 = address.to_socket_addrs().map_err(failed)?.next();
     let rank_0 = rank_0.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
     let key = job.key.as_deref().map(Key::from_file).transpose()?;
-    if key.is_none() && !rank_0.ip().is_loopback() && !job.trusts_network {
-        return Err(MeetError::Unguarded(rank_0));
-    }
-    let mut meeting = Meeting::new(job, key.as_ref(), join, patience);
+    let guard = match &key {
+        Some(key) => Guard::Key(key),
+        None if job.trusts_network => Guard::Trust,
+        None if rank_0.ip().is_loopback() => Guard::User,
+        None => return Err(MeetError::Unguarded(rank_0)),
+    };
+    let mut meeting = Meeting::new(job, guard, join, patience);
     if job.rank.0 == 0 {
         gather(&listen(rank_0).map_err(failed)?, job.ranks, &mut meeting)?;
     } else {
@@ -56,7 +59,7 @@ fn connect(address: &SocketAddr) -> io::Result<OwnedFd> {
 /// Meets all ranks as rank 0, then sends each rank the addresses of the others.
 fn gather(listener: &TcpListener, ranks: u16, meeting: &mut Meeting<'_>) -> Result<(), MeetError> {
     let mut table = vec![0; usize::from(ranks) * ENTRY];
-    let mut reception = Reception::new(listener, meeting.key, HELLO_BYTES + MORE_BYTES, usize::from(ranks));
+    let mut reception = Reception::new(listener, meeting.guard, HELLO_BYTES + MORE_BYTES, usize::from(ranks));
     for _ in 1..ranks {
         let hello = meeting.welcome(&mut reception)?;
         let entry = table.chunks_exact_mut(ENTRY).nth(hello.join.rank.0.into());

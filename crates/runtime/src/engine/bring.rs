@@ -132,7 +132,7 @@ impl<V: View> Engine<V, Kind> {
         add(&counters.parts_rebuilt_bytes, now.rebuilt_bytes.wrapping_sub(last.rebuilt_bytes));
         add(&counters.degraded_ns, now.degraded_ns.wrapping_sub(last.degraded_ns));
         while self.store.has_news() {
-            fatal::say(format_args!("{}", Telling(&self.store, Words::News)));
+            fatal::tell(format_args!("{}", Telling(&self.store, Words::News)));
         }
     }
 }

@@ -84,6 +84,11 @@ impl Barrier {
         }
     }
 
+    /// Checks whether the barrier is closed with no thread inside.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.word.load(Acquire) == CLOSED
+    }
+
     /// Opens the barrier again and wakes the threads that wait to enter.
     pub(crate) fn open(&self) {
         self.word.fetch_and(!CLOSED, Release);

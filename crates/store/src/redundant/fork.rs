@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering::*;
 
 use hanare_wire::{LinkError, Session};
 
-use super::{Copyist, Redundant};
+use super::{Copyist, Redundant, SUSPECT};
 use crate::guard::GuardError;
 
 impl Redundant {
     /// Clones the sessions for a child that is about to be forked. No read or write may be in progress. A session is
-    /// `None` if its server is lost.
+    /// `None` if its server is lost, or does not answer for a second although the pages can do without it.
     ///
     /// # Errors
     /// So few servers can clone their sessions that the child would lack pages.
@@ -19,10 +19,14 @@ impl Redundant {
         let mut failure = None;
         let mut sessions = Vec::new();
         for (index, member) in self.members.iter().enumerate() {
-            let cloned = member.there().map(|remote| remote.share());
+            let can_spare = self.machine.lock().can_spare(index);
+            let limit = can_spare.then_some(SUSPECT);
+            let cloned = member.there().map(|remote| remote.share(limit));
             sessions.push(match cloned {
                 Some(Ok(mut cloned)) => cloned.pop(),
-                Some(Err(error)) if self.machine.lock().can_spare(index) => {
+                Some(Err(error)) if can_spare => {
+                    // The parent takes the server for lost when it goes on.
+                    member.is_mute.store(true, Release);
                     // The child takes the server for lost. It is one server at most, because a second may be one too
                     // many.
                     if failure.replace(error).is_some() {

@@ -147,13 +147,15 @@ impl Remote {
     }
 
     /// Clones the session with one server. Waits for the server if it is lost and the run waits for it.
-    pub(super) fn share_one(&self, index: usize) -> Result<Session, LinkError> {
+    pub(super) fn share_one(&self, index: usize, limit: Option<Duration>) -> Result<Session, LinkError> {
         let server = &self.servers[index];
+        let mut options = server.options.clone();
+        options.connect_timeout = limit.unwrap_or(options.connect_timeout);
         loop {
             while server.presence.is_lost() {
                 server.presence.nap(Wait::Block { timeout: RETRY });
             }
-            match Session::open_clone(&server.info, &server.options) {
+            match Session::open_clone(&server.info, &options) {
                 Err(source) if self.waits && passes(&source) => {
                     let _replies = server.replies.lock();
                     // This cannot fail, because the condition above is that of `loses`.

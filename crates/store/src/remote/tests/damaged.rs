@@ -166,7 +166,7 @@ fn a_childs_store_checks_and_opens_its_parents_pages() {
     for sealed in [false, true] {
         let write = |world: World<'_>| (0..PAGES).for_each(|page| world.write(page, page as u8 + 1));
         with_store(sealed, write, |remote| {
-            let sessions = remote.share().expect("cloned sessions");
+            let sessions = remote.share(None).expect("cloned sessions");
             let (child, _) = remote.again(sessions).expect("a store");
             let world = World { remote: &child, written: &Mutex::new(0) };
             world.forget_the_last_version(3);
