@@ -212,8 +212,10 @@ impl Remote {
 
     // ---- fork -------------------------------------------------------------------------------------------------------
 
-    /// Checks that no read or write is in progress and that nothing waits to be sent.
+    /// Checks that no read or write is in progress and that nothing waits to be sent. Reads the clock of silence, as the
+    /// upkeep does: the upkeep waits for the end of a fork.
     fn is_idle(&self) -> bool {
+        self.awake.now_ns();
         self.servers.iter().all(|server| server.reads_in_flight.load(Acquire) == 0)
             && (0..self.servers.len()).all(|index| {
                 // The queue is checked before `writes_in_flight`. A sender sets `writes_in_flight` before it removes
@@ -222,9 +224,8 @@ impl Remote {
             })
     }
 
-    /// Clones the sessions for a child that is about to be forked. No read or write may be in progress. Waits for a
-    /// server that is lost, if the run waits for it. A server must answer within `limit`, or within the time for
-    /// connections.
+    /// Clones the sessions for a child that is about to be forked. No read or write may be in progress. Waits for a lost
+    /// server if the run does. A server must answer within `limit`, or within the time for connections.
     pub(crate) fn share(&self, limit: Option<Duration>) -> Result<Vec<Session>, LinkError> {
         (0..self.servers.len()).map(|index| self.share_one(index, limit)).collect()
     }
@@ -407,8 +408,7 @@ impl Remote {
         }
     }
 
-    /// Checks whether a server has owed an answer for longer than `len`. Time in which this process was stopped does not
-    /// count.
+    /// Checks whether a server has owed an answer for longer than `len`, without time in which this process was stopped.
     pub(crate) fn owes_longer_than(&self, len: Duration) -> bool {
         self.servers.iter().any(|server| {
             let read_ns = server.last_reply_ns.load(Relaxed);
@@ -580,11 +580,7 @@ impl Store for Remote {
             Turn::Receive(wait) => self.receive_all(wait, take),
             Turn::Upkeep => self.watch(take).map(|()| Polled::Idle),
             Turn::GoOn => Ok(Polled::Idle),
-            Turn::Rest => {
-                // The upkeep, which also reads the clock, waits for the end of the fork.
-                self.awake.now_ns();
-                Ok(if self.is_idle() { Polled::Idle } else { Polled::Busy })
-            }
+            Turn::Rest => Ok(if self.is_idle() { Polled::Idle } else { Polled::Busy }),
         }
     }
 

@@ -50,7 +50,7 @@ impl Door for UnixListener {
     }
 }
 
-/// What the other end of a connection must show to be a rank.
+/// The proof by which the other end of a connection may be a rank.
 #[derive(Clone, Copy)]
 pub(super) enum Guard<'a> {
     /// It must prove that it holds the key.
