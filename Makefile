@@ -25,7 +25,7 @@
 #   make results       the benchmarks whose figures SPECIFICATION.md has, into it  (benches/results.sh; an hour at rest)
 #   make workloads     the C programs the tests run                  (target/workloads)
 #   make shared-workloads  those on shared memory: laplace, lu, matmul, ...
-#   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR, DOCDIR and DESTDIR say where
+#   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR, DOCDIR, MANDIR and DESTDIR say where
 #   make uninstall     removes what make install with the same variables has installed
 #   make clean
 #
@@ -47,6 +47,10 @@ PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 DOCDIR ?= $(PREFIX)/share/doc/hanare
+MANDIR ?= $(PREFIX)/share/man
+# Where the shells look for completions of installed commands.
+COMPLETIONS := bash:$(PREFIX)/share/bash-completion/completions/hanare zsh:$(PREFIX)/share/zsh/site-functions/_hanare \
+    fish:$(PREFIX)/share/fish/vendor_completions.d/hanare.fish
 
 # An absolute path, because recipes below build in other folders.
 OUT := $(abspath $(TARGET))/workloads
@@ -219,14 +223,19 @@ install: build
 	        -e 's|@VERSION@|$(VERSION)|' packaging/$$name.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/$$name.pc; done
 	install -m 644 README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT docs/*.md $(DESTDIR)$(DOCDIR)/
 	install -m 644 examples/*.c $(DESTDIR)$(DOCDIR)/examples/
+	$(BIN)/hanare manual $(DESTDIR)$(MANDIR)/man1
+	for each in $(COMPLETIONS); do file="$(DESTDIR)$${each#*:}"; \
+	    install -d "$${file%/*}"; $(BIN)/hanare completions "$${each%%:*}" > "$$file"; done
 
-# Removes what `make install` with the same PREFIX, LIBDIR, INCLUDEDIR and DESTDIR has installed, and nothing else.
+# Removes what `make install` with the same variables has installed, and nothing else.
 uninstall:
 	rm -f $(addprefix $(DESTDIR),$(PREFIX)/bin/hanare $(PREFIX)/lib/hanare/libhanare_preload.so \
 	    $(LIBDIR)/libhanare.so $(LIBDIR)/libhanare_dsm.so $(INCLUDEDIR)/dlmm.h $(INCLUDEDIR)/dsm.h \
 	    $(LIBDIR)/pkgconfig/hanare.pc $(LIBDIR)/pkgconfig/hanare-dsm.pc)
 	rm -f $(addprefix $(DESTDIR)$(DOCDIR)/,README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(notdir $(wildcard docs/*.md)) \
 	    $(wildcard examples/*.c))
+	rm -f $(DESTDIR)$(MANDIR)/man1/hanare.1 $(DESTDIR)$(MANDIR)/man1/hanare-*.1
+	for each in $(COMPLETIONS); do rm -f "$(DESTDIR)$${each#*:}"; done
 	for folder in $(DOCDIR)/examples $(DOCDIR) $(PREFIX)/lib/hanare $(LIBDIR)/pkgconfig; do \
 	    if [ -d $(DESTDIR)$$folder ]; then rmdir --ignore-fail-on-non-empty $(DESTDIR)$$folder; fi; done
 

@@ -106,6 +106,25 @@ fn a_lost_server_ends_the_example_with_its_name() {
     run.finish(std::time::Duration::from_secs(5)).assert_ended_by_us(120, &address);
 }
 
+#[test]
+fn the_manual_and_the_completions_are_installed() {
+    let place = Place::new();
+    installed_example(&place);
+    let prefix = place.path("prefix");
+    let page = std::fs::read_to_string(prefix.join("share/man/man1/hanare-run.1")).expect("a page of the manual");
+    assert!(page.contains(".TH hanare-run 1") && page.contains("\\-\\-local"), "{page}");
+    let script =
+        "source \"$1\"; COMP_WORDS=(hanare ser); COMP_CWORD=1; _hanare hanare ser hanare; echo \"${COMPREPLY[@]}\"";
+    let mut bash = place.command("bash");
+    bash.args(["-c", script, "bash"]).arg(prefix.join("share/bash-completion/completions/hanare"));
+    let outcome = place.run(&mut bash);
+    assert!(outcome.code == Some(0) && outcome.text() == "serve\n", "{outcome:?}");
+    for file in ["share/zsh/site-functions/_hanare", "share/fish/vendor_completions.d/hanare.fish"] {
+        let text = std::fs::read_to_string(prefix.join(file)).expect("completions");
+        assert!(text.contains("redundancy"), "{file}");
+    }
+}
+
 /// Checks that the programs of the README compile as it says, against an installation, and that nothing of the
 /// installation is left after `make uninstall`.
 #[test]

@@ -333,3 +333,33 @@ fn a_server_serves_the_next_run_after_one_that_was_killed() {
     let mut command = place.hanare(["run", "--local", "4M", "--server", &server.address, "--"]);
     place.run(command.arg(built().workload("touch")).arg("60M")).assert_well("after killed runs");
 }
+
+#[test]
+fn a_log_file_says_who_came_and_went() {
+    let place = Place::new();
+    let log = place.path("serve.log");
+    std::fs::write(&log, "an earlier line\n").expect("a log");
+    let mut command = place.hanare(["serve", "--memory", "64M", "--listen", "127.0.0.1:0", "--log"]);
+    command.arg(&log);
+    let server = Served::with(&place, command);
+    let mut command = place.hanare(["run", "--local", "4M", "--server", &server.address, "--"]);
+    place.run(command.arg(built().workload("touch")).arg("32M")).assert_well("beside a log");
+    until("its session is closed", || status(&server.address).sessions == 0);
+    let mut garbage = std::net::TcpStream::connect(&server.address).expect("it listens");
+    std::io::Write::write_all(&mut garbage, &[b'x'; 4096]).expect("room");
+    until("the log names the stranger", || {
+        std::fs::read_to_string(&log).expect("a log").contains(&garbage.local_addr().expect("an address").to_string())
+    });
+    assert_eq!(server.stop().code, Some(0));
+    let text = std::fs::read_to_string(&log).expect("a log");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "an earlier line", "{text}");
+    let of_touch: Vec<_> = lines.iter().filter(|line| line.contains("touch[")).collect();
+    assert_eq!(of_touch.len(), 2, "{text}");
+    assert!(of_touch[0].contains(" began by tcp") && of_touch[1].contains(" ended after "), "{text}");
+    for line in &lines[1..] {
+        let time = line.split(' ').next().expect("a time");
+        assert!(time.len() == 20 && time.starts_with("20") && time.ends_with('Z'), "{line}");
+    }
+    place.assert_nothing_left();
+}

@@ -9,10 +9,12 @@ mod bench;
 mod doctor;
 #[cfg(test)]
 mod examples;
+mod journal;
 mod key;
 mod launch;
 mod leftover;
 mod library;
+mod manual;
 mod message;
 mod place;
 mod program;
@@ -70,6 +72,8 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     Place(place::PlaceArgs),
     Torture(torture::TortureArgs),
+    Completions(manual::CompletionsArgs),
+    Manual(manual::ManualArgs),
     /// Print the version.
     Version,
     #[command(hide = true)]
@@ -115,6 +119,10 @@ fn command() -> ExitCode {
         Command::Trace(args) => trace::trace(&args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Place(args) => place::place(&args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Torture(args) => torture::torture(&args).map_err(|error| (EXIT_OWN, error.to_string())),
+        Command::Completions(args) => {
+            manual::completions(&args, Cli::command()).map_err(|error| (EXIT_OWN, error.to_string()))
+        }
+        Command::Manual(args) => manual::manual(&args, Cli::command()).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Version => return print_version(),
         Command::TortureProgram(args) => {
             torture::program::program(&args).map_err(|error| (EXIT_OWN, error.to_string()))

@@ -13,7 +13,8 @@ pub(crate) fn say(message: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-fn one_line(message: &str) -> String {
+/// Returns a message as one line of bounded length.
+pub(crate) fn one_line(message: &str) -> String {
     let count = message.chars().count();
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     if count <= HEAD_CHARS + TAIL_CHARS {

@@ -22,6 +22,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 
+use crate::journal;
 use crate::leftover::{AGE, remove_private};
 use crate::message::say;
 use crate::run::warn_of_memory;
@@ -35,6 +36,7 @@ Examples:
   hanare serve --memory 8G --spill /scratch        8G in memory, the rest on disk
   hanare serve --memory 64G --client-quota 16G     no client gets more than 16G
   hanare serve --memory 64G --keep /scratch/kept   sessions outlive a restart
+  hanare serve --memory 64G --log serve.log        who came and went, with times
   hanare status node7                              who uses it, and how much
 On SIGTERM or SIGINT, the server finishes the requests in flight and ends with exit code 0. With --keep, it first writes its \
 sessions to disk, which takes time and as much space as the sessions hold.";
@@ -75,6 +77,9 @@ pub(crate) struct ServeArgs {
     /// takes them back when it starts. Programs under 'hanare run --on-loss wait' then go on. Each server needs its own.
     #[arg(long, value_name = "DIR", conflicts_with = "private")]
     keep: Option<PathBuf>,
+    /// File to which the log is appended, each line with its time: sessions that begin and end, and what goes wrong.
+    #[arg(long, value_name = "FILE", conflicts_with = "private")]
+    log: Option<PathBuf>,
     /// File with the key that clients must hold, which only its owner can read. 'hanare key new FILE' makes one.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
@@ -110,6 +115,9 @@ pub(crate) enum ServeError {
     /// The machine has less memory than asked for.
     #[error(transparent)]
     TooMuch(#[from] TooMuch),
+    /// The log file cannot be written.
+    #[error("cannot open the log {}: {source}; give a file that you may write", path.display())]
+    Log { path: PathBuf, source: io::Error },
     /// Signals or threads could not be set up.
     #[error("cannot set up signals: {0}")]
     Signals(io::Error),
@@ -174,6 +182,14 @@ fn bind(args: &ServeArgs) -> Result<Server, ServeError> {
     config.keep = args.keep.clone();
     if args.private.is_none() {
         config.log = Arc::new(say);
+    }
+    if let Some(path) = &args.log {
+        let journal = journal::open(path).map_err(|source| ServeError::Log { path: path.clone(), source })?;
+        config.journal = Arc::clone(&journal);
+        config.log = Arc::new(move |line| {
+            say(line);
+            journal(line);
+        });
     }
     config.key = args.key.as_deref().map(Key::from_file).transpose()?;
     Ok(Server::bind(config)?)

@@ -211,11 +211,7 @@ impl Line {
             program: session.client.program.to_string(),
             pid: session.client.pid,
             host: session.client.host.to_string(),
-            link: match session.transport {
-                Transport::Tcp => "tcp",
-                Transport::Unix => "unix",
-                Transport::SameHost => "same-host",
-            },
+            link: session.transport.name(),
             connections: session.connections,
             waiting: session.connections == 0,
             age_s: seconds(session.age_ms),

@@ -136,6 +136,32 @@ impl Account {
         &self.spare
     }
 
+    /// Returns the line for the log about the begin of the session.
+    pub(crate) fn began(&self) -> String {
+        let slot_size = self.owner.slot_size;
+        let link = self.owner.transport.name();
+        format!("session {}: {} began by {link}, slots of {slot_size} bytes", self.id, self.client())
+    }
+
+    /// Returns the line for the log about the end of the session.
+    pub(crate) fn ended(&self) -> String {
+        const MIB: f64 = (1 << 20) as f64;
+        let [read, written] = [&self.read, &self.write].map(|meter| meter.total() as f64 / MIB);
+        let seconds = self.since.elapsed().as_secs_f64();
+        let (id, client) = (self.id, self.client());
+        let ended = format!("session {id}: {client} ended after {seconds:.1} s");
+        match self.owner.transport {
+            // The client copied the pages by itself.
+            Transport::SameHost => ended,
+            _ => format!("{ended}; read {read:.1} MiB, wrote {written:.1} MiB"),
+        }
+    }
+
+    fn client(&self) -> String {
+        let Identity { pid, program, host } = self.owner.client;
+        format!("{}[{pid}]@{}", program.as_str(), host.as_str())
+    }
+
     pub(crate) fn tick(&self, elapsed: Duration) {
         self.read.tick(elapsed);
         self.write.tick(elapsed);

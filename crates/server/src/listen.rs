@@ -80,8 +80,10 @@ pub struct ServerConfig {
     /// The directory in which the server keeps its sessions when it stops, and from which it takes them back when it
     /// starts. With `None`, all sessions end with the server.
     pub keep: Option<PathBuf>,
-    /// Receives the lines of the server's log.
+    /// Receives the lines of the server's log: what goes wrong.
     pub log: Log,
+    /// Receives a line at the begin and at the end of each session.
+    pub journal: Log,
 }
 
 impl ServerConfig {
@@ -102,6 +104,7 @@ impl ServerConfig {
             keep_free: Duration::from_secs(10),
             keep: None,
             log: Arc::new(|_| {}),
+            journal: Arc::new(|_| {}),
         }
     }
 }
@@ -297,7 +300,7 @@ impl Server {
         let stop = Stop::new().map_err(|e| ServerError::Io { what: "making an eventfd", source: e.into() })?;
         let state = ServerState {
             store: Store::new(config.memory, config.available, spill, config.client_quota),
-            registry: Arc::default(),
+            registry: Arc::new(Registry::new(config.journal)),
             stop: Arc::new(stop),
             door: outer,
             spinners: Spinners::new(),

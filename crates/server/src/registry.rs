@@ -14,6 +14,7 @@ use hanare_wire::{LinkError, SessionStatus};
 
 use crate::account::{Account, SessionOwner};
 use crate::host::Family;
+use crate::listen::Log;
 use crate::session::Session;
 use crate::shared::Store;
 
@@ -29,9 +30,10 @@ const TAKING_OVER: Duration = Duration::from_secs(3);
 const TAKING_OVER_STEP: Duration = Duration::from_millis(1);
 
 /// The open sessions.
-#[derive(Default)]
 pub(crate) struct Registry {
     state: Mutex<State>,
+    /// Receives a line at the begin and at the end of each session.
+    journal: Log,
 }
 
 #[derive(Default)]
@@ -132,7 +134,9 @@ impl Drop for Counted {
         let Some(entry) = state.sessions.get_mut(&self.id) else { return };
         entry.connections.retain(|(number, _)| *number != self.number);
         if entry.connections.is_empty() && entry.held.is_none() {
-            state.sessions.remove(&self.id);
+            let ended = state.sessions.remove(&self.id);
+            drop(state);
+            self.registry.note(ended.map(|entry| entry.account.ended()));
         }
     }
 }
@@ -160,11 +164,22 @@ impl HostMembership {
 
 impl Drop for HostMembership {
     fn drop(&mut self) {
-        self.registry.state().host_sessions.remove(&self.id);
+        let ended = self.registry.state().host_sessions.remove(&self.id);
+        self.registry.note(ended.map(|entry| entry.account.ended()));
     }
 }
 
 impl Registry {
+    /// Makes an empty registry. `journal` receives a line at the begin and at the end of each session.
+    pub(crate) fn new(journal: Log) -> Self {
+        Self { state: Mutex::default(), journal }
+    }
+
+    /// Passes a line on. The caller has not locked the registry, because this may take time.
+    fn note(&self, line: Option<String>) {
+        line.iter().for_each(|line| (self.journal)(line));
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -222,8 +237,12 @@ impl Registry {
         let mut state = self.state();
         state.last_id += 1;
         let account = Arc::new(Account::new(state.last_id, owner));
+        let began = account.began();
         let session = Session::new(state.last_id, token, owner.slot_size, Arc::clone(store), account);
-        Ok(self.enter(&mut state, Arc::new(session), socket))
+        let membership = self.enter(&mut state, Arc::new(session), socket);
+        drop(state);
+        self.note(Some(began));
+        Ok(membership)
     }
 
     /// Opens a clone: a session that begins with the contents of the session `of`. Returns `None` if [`Registry::join`]
@@ -240,6 +259,7 @@ impl Registry {
         let id = self.next_id();
         let account = Arc::new(Account::in_family(id, owner, original.session().account().spare().clone()));
         // Cloning takes time in proportion to the session's slots, so the registry is not locked during it.
+        self.note(Some(format!("{}, a clone of session {of}", account.began())));
         let session = Arc::new(original.session().cloned(id, token, account));
         Ok(Some(self.enter(&mut self.state(), session, socket)))
     }
@@ -368,6 +388,7 @@ impl Registry {
         let account = Arc::new(Account::new(id, owner));
         let entry = HostEntry { token, account: Arc::clone(&account), family: Arc::clone(family) };
         self.state().host_sessions.insert(id, entry);
+        self.note(Some(account.began()));
         Ok(HostMembership { registry: Arc::clone(self), id, token, account })
     }
 
@@ -394,7 +415,7 @@ mod tests {
 
     #[test]
     fn a_kept_session_ends_if_its_client_does_not_come_back() {
-        let (registry, store) = (Registry::default(), Store::new(8 << 20, None, None, None));
+        let (registry, store) = (Registry::new(Arc::new(|_| {})), Store::new(8 << 20, None, None, None));
         let (client, slot_size) = (Identity::unknown(), 4096);
         let owner = SessionOwner { client, transport: Transport::Tcp, slot_size, quota_bytes: NO_QUOTA };
         let session = Session::new(7, [1; TOKEN_BYTES], slot_size, store, Arc::new(Account::new(7, owner)));

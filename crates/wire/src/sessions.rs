@@ -15,6 +15,17 @@ pub enum Transport {
     SameHost = 3,
 }
 
+impl Transport {
+    /// Returns the word for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Tcp => "tcp",
+            Transport::Unix => "unix",
+            Transport::SameHost => "same-host",
+        }
+    }
+}
+
 /// The state of one open session. Each value is a count, or has the unit with which its name ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionStatus {
