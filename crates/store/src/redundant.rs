@@ -150,6 +150,8 @@ impl Member {
     fn take_in(&self, remote: Remote, sender: Option<Sender>) {
         self.remote.store(Box::into_raw(Box::new(remote)), Release);
         *self.sender.lock() = sender;
+        // A forked child has its parent's note about the last session.
+        self.is_mute.store(false, Release);
         self.is_there.store(true, Release);
     }
 }
