@@ -130,8 +130,8 @@ impl Pager {
             let target = i64::from(self.high.max(need));
             let mut victims = 0;
             while self.expected() < target && victims < limits::VICTIMS_MAX {
-                let goes = self.drop_unused(actions, keeps) || self.evict(false, actions, keeps);
-                if !(goes || need > 0 && self.drop_prefetched()) {
+                let presses = need > 0 || self.expected() < 0;
+                if !self.make_room(false, presses, actions, keeps) {
                     break;
                 }
                 victims += 1;
@@ -154,8 +154,7 @@ impl Pager {
         let mut tries = 0;
         let free = |pager: &Self| pager.budget.saturating_sub(pager.used) + pager.leaving_clean;
         while free(self) < need && tries < limits::VICTIMS_MAX {
-            let goes = self.drop_unused(actions, keeps) || self.clean > 0 && self.evict(true, actions, keeps);
-            if !(goes || self.drop_prefetched()) {
+            if !self.make_room(true, true, actions, keeps) {
                 break;
             }
             tries += 1;
@@ -206,15 +205,34 @@ impl Pager {
         true
     }
 
+    /// Gives up the page that is needed least. Returns false if no page can go.
+    ///
+    /// Room `presses` if a fault waits for it, or if more is used than the budget allows. Only then a prefetched page
+    /// goes, and last a page for which one of the last accesses waited: such pages may fill a budget of few pages. If they
+    /// went without need, they could go before each repetition of the access.
+    fn make_room(
+        &mut self,
+        clean_only: bool,
+        presses: bool,
+        actions: &mut Actions,
+        keeps: &dyn Fn(PageId) -> bool,
+    ) -> bool {
+        let guarded = self.guarded;
+        let keeps_guarded = |page: PageId| guarded.contains(&page) || keeps(page);
+        let few = self.room() / self.span_of(self.geometry.block_units > 1).max(1) <= limits::BUDGET_PAGES_MIN;
+        self.drop_unused(actions, keeps)
+            || self.evict(clean_only, actions, &keeps_guarded)
+            || presses && (self.drop_prefetched() || few && self.evict(clean_only, actions, keeps))
+    }
+
     /// Evicts the policy's next victim. Returns false if no page can be evicted.
-    pub(super) fn evict(&mut self, clean_only: bool, actions: &mut Actions, keeps: &dyn Fn(PageId) -> bool) -> bool {
-        if self.held_back.len() == limits::HELD_MAX {
+    fn evict(&mut self, clean_only: bool, actions: &mut Actions, keeps: &dyn Fn(PageId) -> bool) -> bool {
+        if self.held_back.len() == limits::HELD_MAX || clean_only && self.clean == 0 {
             return false;
         }
-        let guard = self.room() / self.span_of(self.geometry.block_units > 1).max(1) > 4;
         let dirty_small = self.may_take_dirty(false) && !clean_only;
         let dirty_wide = self.may_take_dirty(true) && !clean_only;
-        let Self { policy, state, flags, is_wide, geometry, guarded, .. } = self;
+        let Self { policy, state, flags, is_wide, geometry, .. } = self;
         let accept = |page: PageId| {
             let flags = flags[page.0 as usize];
             let wide = is_wide.get(geometry.block(page.0) as usize).is_some_and(|&wide| wide != 0);
@@ -222,7 +240,6 @@ impl Pager {
             let in_view = state == State::Resident as u8 || state == State::Staged as u8 && flags & HIDDEN != 0;
             in_view
                 && flags & (WRITING | WANTED | HELD_BACK) == 0
-                && !(guard && guarded.contains(&page))
                 && (flags & DIRTY == 0 || if wide { dirty_wide } else { dirty_small })
                 && !keeps(page)
         };

@@ -248,6 +248,35 @@ fn a_fault_on_a_huge_page_that_the_budget_can_no_longer_hold_is_answered() {
     world.finish();
 }
 
+/// Guards against an access that is repeated for ever. The budget shrank until prefetched pages filled it but for one
+/// page. Each page that came in for an access then left before the access was repeated.
+#[test]
+fn a_page_stays_until_its_access_is_repeated_where_prefetched_pages_fill_the_rest() {
+    const BLOCK: u32 = 4;
+    let shape =
+        Shape { block_units: BLOCK, wide_moves: true, small_moves: false, direct: true, ..quiet(4, 8, 16).shape };
+    let mut world = World::new(4, Shape { units: 40 * BLOCK, budget: 16 * BLOCK, ..shape });
+    for unit in (0..40 * BLOCK).chain(0..40 * BLOCK) {
+        touch(&mut world, unit, true);
+        while !world.pending.is_empty() {
+            world.complete();
+        }
+    }
+    assert_eq!(world.step(Event::Discard { first: 20 * BLOCK, end: 40 * BLOCK }), Progress::Done);
+    world.model.retain(|&unit, _| unit < 20 * BLOCK);
+    while !world.pending.is_empty() {
+        world.complete();
+    }
+    world.step(Event::WillNeed { first: 0, end: 4 * BLOCK });
+    while !world.pending.is_empty() {
+        world.complete();
+    }
+    assert!((0..4 * BLOCK).all(|unit| world.pager.state_of(unit) == State::Staged), "four blocks, fetched ahead");
+    world.step(Event::Budget { units: 4 * BLOCK + 1 });
+    world.threads[0] = Thread::Doing(Op::Read(20 * BLOCK));
+    world.finish();
+}
+
 /// Guards against a panic. A program had freed most of its memory, and then its budget shrank. The pager returned all
 /// free frames in one step, which gave more actions than its list holds.
 #[test]
