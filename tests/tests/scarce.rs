@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use hanare_tests::{Outcome, Place, Served, built, soon, until};
+use hanare_tests::{Outcome, Place, SILENT, Served, built, soon, until};
 use serde_json::Value;
 
 const PROTOCOLS: [&str; 3] = ["invalidate", "update", "adaptive"];
@@ -291,7 +291,7 @@ fn a_lost_server_ends_every_rank() {
     served.signal(rustix::process::Signal::STOP);
     let outcome = running.finish(LIMIT);
     assert!(since.elapsed() < soon(), "{outcome:?}");
-    assert_ended(&outcome, 120, "has been silent for");
+    assert_ended(&outcome, 120, SILENT);
 
     let running = run_until_it_pages(&place, &[], || {
         let socket = socket_of_private_server(&place);

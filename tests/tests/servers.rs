@@ -5,7 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use hanare_tests::{Hostile, Lie, PATIENCE, Place, Running, Served, built, figures, mode_works, soon, status, until};
+use hanare_tests::{
+    Hostile, Lie, PATIENCE, Place, Running, SILENT, Served, built, figures, mode_works, soon, status, until,
+};
 
 /// Starts a program that pages until a signal ends it, with a budget far below its size. `args` name the servers.
 fn paging_for_long(place: &Place, args: &[&str]) -> Running {
@@ -96,9 +98,9 @@ fn servers_that_are_none_are_refused_before_the_program_runs() {
 
 #[test]
 fn servers_that_fall_silent_end_the_run() {
-    meets(Lie::ReadsStop, 120, "has been silent for");
-    meets(Lie::WritesStop, 120, "has been silent for");
-    meets(Lie::HalfPageSilence, 120, "has been silent for");
+    meets(Lie::ReadsStop, 120, SILENT);
+    meets(Lie::WritesStop, 120, SILENT);
+    meets(Lie::HalfPageSilence, 120, SILENT);
 }
 
 #[test]
@@ -128,7 +130,7 @@ fn servers_that_send_wrong_bytes_end_the_run() {
 #[test]
 fn a_lie_met_inside_a_signal_handler_ends_the_run() {
     for mode in ["sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
-        meets_in(Lie::ReadsStop, 120, "has been silent for", mode);
+        meets_in(Lie::ReadsStop, 120, SILENT, mode);
         meets_in(Lie::HalfPage, 120, "", mode);
         meets_in(Lie::OtherPage, 120, "not asked for", mode);
         meets_in(Lie::FlippedBit, 120, "back wrong", mode);
