@@ -208,8 +208,8 @@ impl Pager {
     /// Gives up the page that is needed least. Returns false if no page can go.
     ///
     /// Room `presses` if a fault waits for it, or if more is used than the budget allows. Only then a prefetched page
-    /// goes, and last a page for which one of the last accesses waited: such pages may fill a budget of few pages. If they
-    /// went without need, they could go before each repetition of the access.
+    /// goes. A page for which one of the last accesses waited goes only if room presses and nothing else makes room.
+    /// Otherwise it could leave before each repetition of the access.
     fn make_room(
         &mut self,
         clean_only: bool,
@@ -219,10 +219,10 @@ impl Pager {
     ) -> bool {
         let guarded = self.guarded;
         let keeps_guarded = |page: PageId| guarded.contains(&page) || keeps(page);
-        let few = self.room() / self.span_of(self.geometry.block_units > 1).max(1) <= limits::BUDGET_PAGES_MIN;
         self.drop_unused(actions, keeps)
             || self.evict(clean_only, actions, &keeps_guarded)
-            || presses && (self.drop_prefetched() || few && self.evict(clean_only, actions, keeps))
+            || presses && self.drop_prefetched()
+            || presses && self.leaving == 0 && self.freeing == 0 && self.evict(clean_only, actions, keeps)
     }
 
     /// Evicts the policy's next victim. Returns false if no page can be evicted.

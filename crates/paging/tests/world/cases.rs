@@ -277,6 +277,39 @@ fn a_page_stays_until_its_access_is_repeated_where_prefetched_pages_fill_the_res
     world.finish();
 }
 
+/// Guards against a fault that waits for ever. Transfers held all pages of the budget but two, and the last accesses had
+/// waited for these two.
+#[test]
+fn a_fault_is_answered_where_transfers_hold_all_other_pages() {
+    for budget in [4, 5, 8, 32] {
+        for write in [false, true] {
+            let mut world = quiet(6, budget, 64);
+            let mut visit = |world: &mut World, unit| {
+                world.fresh += 1;
+                world.threads[0] = Thread::Doing(if write { Op::Write(unit, world.fresh) } else { Op::Read(unit) });
+                for _ in 0..1000 {
+                    match world.threads[0] {
+                        Thread::Ready => break,
+                        Thread::Doing(op) => world.attempt(0, op),
+                        _ if world.pending.is_empty() => drop(world.ticked()),
+                        _ => world.complete(),
+                    }
+                }
+                assert!(matches!(world.threads[0], Thread::Ready), "an access to {unit} waits, {budget} pages");
+            };
+            for unit in 0..budget - 1 {
+                visit(&mut world, unit);
+            }
+            world.pins.extend((0..budget - 2).filter(|unit| world.view.contains_key(unit)));
+            for unit in 32..40 {
+                visit(&mut world, unit);
+            }
+            world.pins.clear();
+            world.finish();
+        }
+    }
+}
+
 /// Guards against a panic. A program had freed most of its memory, and then its budget shrank. The pager returned all
 /// free frames in one step, which gave more actions than its list holds.
 #[test]
