@@ -347,8 +347,7 @@ fn a_log_file_says_who_came_and_went() {
     let mut command = place.hanare(["run", "--local", "4M", "--server", &server.address, "--"]);
     place.run(command.arg(built().workload("touch")).arg("32M")).assert_well("beside a log");
     until("its session is closed", || status(&server.address).sessions == 0);
-    let mut garbage = std::net::TcpStream::connect(&server.address).expect("it listens");
-    std::io::Write::write_all(&mut garbage, &[b'x'; 4096]).expect("room");
+    let garbage = send_garbage(&server.address);
     until("the log names the stranger", || {
         std::fs::read_to_string(&log).expect("a log").contains(&garbage.local_addr().expect("an address").to_string())
     });
@@ -363,5 +362,35 @@ fn a_log_file_says_who_came_and_went() {
         let time = line.split(' ').next().expect("a time");
         assert!(time.len() == 20 && time.starts_with("20") && time.ends_with('Z'), "{line}");
     }
+    place.assert_nothing_left();
+}
+
+/// Connects to a server and sends bytes that no client sends.
+fn send_garbage(address: &str) -> std::net::TcpStream {
+    let mut garbage = std::net::TcpStream::connect(address).expect("it listens");
+    std::io::Write::write_all(&mut garbage, &[b'x'; 4096]).expect("room");
+    garbage
+}
+
+#[test]
+fn a_reader_of_the_log_that_stands_still_delays_no_program() {
+    let place = Place::new();
+    let pipe = place.path("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+    let mut command = place.hanare(["serve", "--memory", "64M", "--listen", "127.0.0.1:0", "--log"]);
+    let outcome = place.start(command.arg(&pipe)).finish(PATIENCE);
+    outcome.assert_ended_by_us(125, "cannot open the log");
+
+    let reader = std::fs::File::options().read(true).write(true).open(&pipe).expect("a reader");
+    rustix::pipe::fcntl_setpipe_size(&reader, 4096).expect("a small pipe");
+    let server = Served::with(&place, command);
+    let refused: Vec<_> = (0..100).map(|_| send_garbage(&server.address)).collect();
+    until("all are refused", || {
+        refused.iter().all(|garbage| matches!(std::io::Read::read(&mut &*garbage, &mut [0; 1]), Ok(0) | Err(_)))
+    });
+    let mut command = place.hanare(["run", "--local", "4M", "--server", &server.address, "--"]);
+    place.run(command.arg(built().workload("touch")).arg("32M")).assert_well("beside a pipe that is full");
+    assert_eq!(server.stop().code, Some(0));
+    drop(reader);
     place.assert_nothing_left();
 }

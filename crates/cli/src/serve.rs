@@ -22,7 +22,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 
-use crate::journal;
+use crate::journal::Writers;
 use crate::leftover::{AGE, remove_private};
 use crate::message::say;
 use crate::run::warn_of_memory;
@@ -116,7 +116,7 @@ pub(crate) enum ServeError {
     #[error(transparent)]
     TooMuch(#[from] TooMuch),
     /// The log file cannot be written.
-    #[error("cannot open the log {}: {source}; give a file that you may write", path.display())]
+    #[error("cannot open the log {}: {source}; give a file that you may write, or a pipe that is read", path.display())]
     Log { path: PathBuf, source: io::Error },
     /// Signals or threads could not be set up.
     #[error("cannot set up signals: {0}")]
@@ -130,17 +130,19 @@ pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
     if args.private.is_none() {
         let asked: Vec<(&str, u64)> = args.memory.iter().map(|bytes| ("--memory", *bytes)).collect();
         warn_of_memory(&asked)?;
-        let server = bind(&args)?;
+        let mut writers = Writers::default();
+        let server = bind(&args, &mut writers)?;
         args.spill.as_deref().iter().for_each(|dir| warn_of_spill(dir));
         stop_on_signals(server.stop_handle()).map_err(ServeError::Signals)?;
         announce(&server, &args);
         args.warn_of_quota();
-        server.run()?;
-        return Ok(0);
+        let ended = server.run();
+        writers.finish();
+        return ended.map(|()| 0).map_err(ServeError::from);
     }
     // The starter (the process that started this server) reads one line and reports a failure itself. So the user sees
     // only one message.
-    match make_directory(args.private.as_deref()).and_then(|()| bind(&args)) {
+    match make_directory(args.private.as_deref()).and_then(|()| bind(&args, &mut Writers::default())) {
         Ok(server) => {
             watch_starter(server.stop_handle(), args.tree.and_then(own_copy)).map_err(ServeError::Signals)?;
             // If the pollers (threads that poll on idle CPUs) cannot start, only speed is lost.
@@ -160,7 +162,7 @@ pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
     }
 }
 
-fn bind(args: &ServeArgs) -> Result<Server, ServeError> {
+fn bind(args: &ServeArgs, writers: &mut Writers) -> Result<Server, ServeError> {
     let memory = match args.memory {
         Some(bytes) => bytes,
         None => Memory::now()?.available_bytes / 2,
@@ -181,13 +183,14 @@ fn bind(args: &ServeArgs) -> Result<Server, ServeError> {
     config.client_quota = args.client_quota;
     config.keep = args.keep.clone();
     if args.private.is_none() {
-        config.log = Arc::new(say);
+        config.log = writers.stderr().map_err(ServeError::Signals)?;
     }
     if let Some(path) = &args.log {
-        let journal = journal::open(path).map_err(|source| ServeError::Log { path: path.clone(), source })?;
+        let journal = writers.file(path).map_err(|source| ServeError::Log { path: path.clone(), source })?;
+        let stderr = Arc::clone(&config.log);
         config.journal = Arc::clone(&journal);
         config.log = Arc::new(move |line| {
-            say(line);
+            stderr(line);
             journal(line);
         });
     }
