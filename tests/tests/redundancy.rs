@@ -185,6 +185,28 @@ fn forks_and_lost_servers_do_not_wait_for_each_other() {
 }
 
 #[test]
+fn news_of_executed_programs_name_the_process() {
+    let place = Place::new();
+    let mut servers: Vec<Served> = (0..3).map(|_| Served::tcp(&place, "128M")).collect();
+    let mut command = place.hanare(["run", "--local", "4M", "--redundancy", "mirror", "--allow-same-host"]);
+    for server in &servers {
+        command.args(["--server", &server.address]);
+    }
+    let touch = format!("{} 16M --passes 40", built().workload("touch").display());
+    command.args(["--", "sh", "-c"]).arg(format!("{touch} & {touch}; wait"));
+    let mut run = place.start(&mut command);
+    until_all_are_used(&servers);
+    servers.remove(1).kill();
+    assert!(run.runs(), "the server is killed in the middle");
+    let outcome = run.finish(PATIENCE);
+    assert!(outcome.code == Some(0) && outcome.text().matches("ok touch").count() == 2, "{outcome:?}");
+    let lost: Vec<_> = outcome.stderr.lines().filter(|line| line.contains(": lost memory server ")).collect();
+    assert!(lost.len() == 2 && lost[0] != lost[1], "{outcome:?}");
+    assert!(outcome.stderr.lines().all(|line| line.starts_with("hanare: process ")), "{outcome:?}");
+    place.assert_nothing_left();
+}
+
+#[test]
 fn too_few_servers_or_hosts_are_refused_before_the_program_runs() {
     let place = Place::new();
     let run = |args: &[&str]| {

@@ -36,7 +36,8 @@ static SAID: AtomicBool = AtomicBool::new(false);
 /// The number of this process if its news name it. Otherwise 0.
 static NAMED: AtomicI32 = AtomicI32::new(0);
 
-/// Makes the news of this process name it from now on. A forked child calls this, because its parent tells the same.
+/// Makes the news of this process name it from now on. Each process of a run calls this but the first, because several
+/// may tell the same.
 pub(crate) fn name_process() {
     // SAFETY: `getpid` has no preconditions.
     NAMED.store(unsafe { libc::getpid() }, Relaxed);

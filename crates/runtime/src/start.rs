@@ -286,6 +286,10 @@ fn attach_counters(settings: &Settings) -> Result<&'static Stats, StartError> {
     let counters = Box::leak(Box::new(Stats::attach(settings.stats_fd, settings.stats_pid)?));
     COUNTERS.store(counters, Release);
     counters.tree().executed(counters);
+    // `hanare run` starts one process. Each other process has one before it, which may tell the same news.
+    if settings.stats_pid.is_some_and(|run| run.cast_unsigned() != std::os::unix::process::parent_id()) {
+        fatal::name_process();
+    }
     Ok(counters)
 }
 
