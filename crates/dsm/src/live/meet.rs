@@ -99,6 +99,9 @@ pub(super) enum MeetError {
         /// The setting that differs.
         what: &'static str,
     },
+    /// A rank's number is already used.
+    #[error("two processes say that they are rank {0}; give each process a HANARE_RANK of its own")]
+    Twice(Rank),
     /// The process that answered is not a rank, or it is a rank of another release or user.
     #[error(
         "what answered rank {rank} where rank {other} should be is no rank of this user and this release of hanare; \
@@ -295,7 +298,7 @@ impl<'a> Meeting<'a> {
         }
         match self.met.get_mut(usize::from(other.0)) {
             Some(slot) if slot.is_none() && other != rank => *slot = Some((theirs, line)),
-            _ => return Err(MeetError::Differs { rank, other, what: "its number, which another rank has too" }),
+            _ => return Err(MeetError::Twice(other)),
         }
         Ok(())
     }

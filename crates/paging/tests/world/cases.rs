@@ -284,7 +284,7 @@ fn a_fault_is_answered_where_transfers_hold_all_other_pages() {
     for budget in [4, 5, 8, 32] {
         for write in [false, true] {
             let mut world = quiet(6, budget, 64);
-            let mut visit = |world: &mut World, unit| {
+            let visit = |world: &mut World, unit| {
                 world.fresh += 1;
                 world.threads[0] = Thread::Doing(if write { Op::Write(unit, world.fresh) } else { Op::Read(unit) });
                 for _ in 0..1000 {
