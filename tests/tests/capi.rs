@@ -112,7 +112,9 @@ fn the_manual_and_the_completions_are_installed() {
     installed_example(&place);
     let prefix = place.path("prefix");
     let page = std::fs::read_to_string(prefix.join("share/man/man1/hanare-run.1")).expect("a page of the manual");
-    assert!(page.contains(".TH hanare-run 1") && page.contains("\\-\\-local"), "{page}");
+    for part in [".TH hanare-run 1", ".SH SYNOPSIS\nhanare run [OPTIONS] [PROGRAM]...", "\\-\\-local", ".SH EXAMPLES"] {
+        assert!(page.contains(part), "{part:?} is not in {page}");
+    }
     let script =
         "source \"$1\"; COMP_WORDS=(hanare ser); COMP_CWORD=1; _hanare hanare ser hanare; echo \"${COMPREPLY[@]}\"";
     let mut bash = place.command("bash");

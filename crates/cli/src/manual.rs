@@ -2,10 +2,12 @@
 //! definitions as the help.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Command};
 use clap_complete::Shell;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, roman};
 use thiserror::Error;
 
 use crate::NAME;
@@ -44,8 +46,39 @@ pub(crate) enum ManualError {
 
 /// Writes a page for the command and one for each of its subcommands.
 pub(crate) fn manual(args: &ManualArgs, command: Command) -> Result<u8, ManualError> {
-    let written = std::fs::create_dir_all(&args.folder).and_then(|()| clap_mangen::generate_to(command, &args.folder));
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    let written = std::fs::create_dir_all(&args.folder).and_then(|()| write_pages(&command, &args.folder));
     written.map(|()| 0).map_err(|source| ManualError::Write { folder: args.folder.clone(), source })
+}
+
+fn write_pages(command: &Command, folder: &Path) -> io::Result<()> {
+    let shown: Vec<&Command> = command.get_subcommands().filter(|sub| !sub.is_hide_set()).collect();
+    shown.iter().try_for_each(|sub| write_pages(sub, folder))?;
+    let man = Man::new(command.clone()).source(concat!("hanare ", env!("CARGO_PKG_VERSION")));
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    // The library's own synopsis names all flags, but not their values.
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ").split_whitespace().collect::<Vec<_>>().join(" ");
+    Roff::new().control("SH", ["SYNOPSIS"]).text([roman(usage)]).to_writer(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if !shown.is_empty() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    if let Some(help) = command.get_after_long_help().or_else(|| command.get_after_help()) {
+        let help = help.to_string();
+        let (heading, text) = help.split_once(":\n").unwrap_or(("Notes", &help));
+        let mut section = Roff::new();
+        section.control("SH", [heading.to_uppercase().as_str()]).control("nf", []);
+        for line in text.lines() {
+            section.text([roman(line)]);
+        }
+        section.control("fi", []).to_writer(&mut page)?;
+    }
+    std::fs::write(folder.join(man.get_filename()), page)
 }
 
 /// Prints the completions for a shell.
