@@ -28,8 +28,8 @@ use std::time::Duration;
 /// Maximum run time of a test program of ordinary size. A program that runs longer is killed, and its test fails.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What the line of a run ends with that lost a silent memory server. On a loaded machine, TCP may give the connection up
-/// before the transfer's own limit, and then the line begins with other words.
+/// The end of the line that a run prints when a memory server is silent. On a loaded machine, TCP may give the connection
+/// up before the transfer's own limit, and then the line begins with other words.
 pub const SILENT: &str = "still runs and the network to it";
 
 /// Returns the maximum time between the loss of a memory server and the end of its program: 5 s on a machine at rest, up to
