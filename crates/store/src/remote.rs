@@ -18,7 +18,7 @@ use hanare_sys::clock::now_ns;
 use hanare_sys::futex::{self, LockCell};
 use hanare_sys::map::{MapError, Mapping};
 use hanare_sys::ready;
-use hanare_wire::{LinkError, ReadReplies, ReadRequests, Session, SessionInfo, SessionOptions, Wait, patience};
+use hanare_wire::{LinkError, ReadReplies, ReadRequests, Session, SessionInfo, SessionOptions, Wait};
 
 use crate::awake::AwakeClock;
 use crate::guard::{Damaged, Guard, GuardError};
@@ -28,6 +28,7 @@ use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Tell
 mod again;
 mod places;
 mod room;
+mod silence;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -408,18 +409,6 @@ impl Remote {
         }
     }
 
-    /// Checks whether a server has owed an answer for longer than `len`, without time in which this process was stopped.
-    pub(crate) fn owes_longer_than(&self, len: Duration) -> bool {
-        self.servers.iter().any(|server| {
-            let read_ns = server.last_reply_ns.load(Relaxed);
-            let ack_ns = server.owes_ack_ns.load(Relaxed);
-            let owes_page = server.reads_in_flight.load(Acquire) > 0 && read_ns > 0;
-            [(owes_page, read_ns), (ack_ns > 0, ack_ns)]
-                .into_iter()
-                .any(|(owes, since_ns)| owes && self.awake.has_passed(len.as_nanos() as u64, since_ns, now_ns()))
-        })
-    }
-
     /// Returns the link for reads of the only server.
     pub(crate) fn link(&self) -> BorrowedFd<'_> {
         // SAFETY: links stay open until the process ends, so the descriptor is valid.
@@ -438,11 +427,6 @@ impl Remote {
         let server = &self.servers[server];
         server.wait_word.fetch_add(1, Release);
         futex::wake_one(&server.wait_word);
-    }
-
-    /// Returns the silence after which a server counts as lost.
-    pub(crate) fn silent(&self) -> Duration {
-        self.silent
     }
 
     fn tell_stand(&self, out: &mut dyn fmt::Write) -> fmt::Result {
@@ -469,31 +453,6 @@ impl Remote {
             while self.receive(index, Wait::Now, take)? == Received::Page {}
         }
         Ok(())
-    }
-
-    /// Returns an error if a server was silent for too long while reads wait for the server. The caller holds the
-    /// receiving end. The caller began to look for a reply at `looked_ns` and found none. While another thread is
-    /// sending a request to the server, the result is never an error.
-    fn check_reads(&self, index: usize, looked_ns: u64) -> Result<(), StoreError<'_>> {
-        let server = &self.servers[index];
-        let is_silent = || self.is_silent(server.last_reply_ns.load(Relaxed), looked_ns);
-        let is_asked =
-            || server.requests.try_lock().is_some_and(|requests| !requests.expected.is_empty() && is_silent());
-        // The first check acquires no lock. Otherwise each check would delay threads that request pages.
-        if is_silent() && is_asked() { self.loses(index, self.silence()) } else { Ok(()) }
-    }
-
-    /// Checks whether a server that has owed an answer since `last_ns` (on the clock of `awake`) is silent. The caller
-    /// must have begun to look for the answer at `looked_ns` (on CLOCK_MONOTONIC) and found none. The time after
-    /// `looked_ns` does not count, because an answer may be unread while this process's threads wait for a CPU.
-    fn is_silent(&self, last_ns: u64, looked_ns: u64) -> bool {
-        let has_passed = |time: Duration| self.awake.has_passed(time.as_nanos() as u64, last_ns, looked_ns);
-        // The load is asked for only when it matters.
-        has_passed(self.silent) && has_passed(patience(self.silent))
-    }
-
-    fn silence(&self) -> LinkError {
-        LinkError::Silent { seconds: patience(self.silent).as_secs() as u32 }
     }
 
     fn full(&self) -> StoreError<'_> {

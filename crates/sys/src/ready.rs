@@ -51,6 +51,13 @@ pub fn wait_readable<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>, timeout: Dur
     }
 }
 
+/// Checks whether bytes can be received from a connection, or its end can. If the kernel refuses to say, the answer is
+/// no.
+pub fn is_readable(link: BorrowedFd<'_>) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut [PollFd::from_borrowed_fd(link, PollFlags::IN)], Some(&now)) == Ok(1)
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -72,5 +79,6 @@ mod tests {
         (&pairs[3].1).write_all(b"x").expect("a byte");
         assert!(wait(Duration::from_secs(60)) < Duration::from_secs(30));
         assert!(wait_readable(std::iter::empty(), Duration::from_secs(60)).is_ok());
+        assert_eq!([2, 3].map(|index| is_readable(pairs[index].0.as_fd())), [false, true]);
     }
 }

@@ -146,6 +146,28 @@ fn a_reply_that_a_thread_of_this_process_leaves_unread_is_not_the_servers_silenc
     server.end();
 }
 
+#[test]
+fn a_server_that_a_thread_is_about_to_ask_owes_nothing() {
+    let server = Serving::start();
+    let shape = shape(1024, 4, Guarding::Sums);
+    let (remote, senders) = Remote::new(vec![server.opened()], shape, PAGE, SILENT).expect("a store");
+    let asked = &remote.servers[0];
+    asked.last_reply_ns.store(remote.awake.now_ns(), Release);
+    std::thread::sleep(Duration::from_millis(2));
+    assert!(!remote.owes_longer_than(Duration::ZERO), "no page is owed");
+
+    // A thread has counted its request. It waits for a CPU before it has sent the request.
+    let sending = asked.requests.lock();
+    asked.reads_in_flight.fetch_add(1, AcqRel);
+    assert!(!remote.owes_longer_than(Duration::ZERO), "the server was not asked yet");
+    drop(sending);
+    assert!(remote.owes_longer_than(Duration::ZERO), "the server was asked");
+    assert!(!remote.owes_longer_than(SOON), "it may answer for a while");
+    asked.reads_in_flight.fetch_sub(1, AcqRel);
+    drop((remote, senders));
+    server.end();
+}
+
 /// Without the error, such a worker would sleep for ever, and no page would be written.
 #[test]
 fn a_worker_of_another_kind_of_store_is_an_error() {
