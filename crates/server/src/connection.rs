@@ -18,10 +18,11 @@ use crate::account::Account;
 use crate::blame::what_it_did;
 use crate::greeting::{CLOSING_WAIT, Guest};
 use crate::host::{HostSession, ReturnError};
+use crate::polling::{Pace, Spinners};
 use crate::pool::NoSlot;
 use crate::registry::{Membership, Registry};
 use crate::session::Session;
-use crate::shared::{Spinners, Stop, Store};
+use crate::shared::{Stop, Store};
 use crate::transfer::{Channel, RangeError};
 use crate::turns::Turns;
 
@@ -35,7 +36,7 @@ pub(crate) struct ServerState {
     pub(crate) door: OwnedFd,
     pub(crate) spinners: Spinners,
     pub(crate) turns: Turns,
-    /// Time for which a connection's thread polls for the next request before it sleeps.
+    /// The longest time for which a connection's thread polls for the next request before it sleeps.
     pub(crate) spin: Duration,
     /// The server's identity.
     pub(crate) server_id: [u8; SERVER_ID_BYTES],
@@ -76,8 +77,9 @@ pub(crate) fn serve(state: &ServerState, socket: &Socket, inbox: Inbox, guest: G
 }
 
 fn serve_all(state: &ServerState, channel: &mut Channel<'_>, role: &mut Serving) -> Result<(), LinkError> {
+    let mut pace = Pace::new(state.spin);
     loop {
-        let header = match next_header(state, channel) {
+        let header = match next_header(state, channel, &mut pace) {
             Ok(Some(header)) => header,
             Ok(None) => {
                 role.server_stops();
@@ -114,7 +116,7 @@ fn farewell(channel: &mut Channel<'_>, tag: u64, code: ErrorCode, text: &str) {
 }
 
 /// Returns the next request, or `None` when the server stops and no further request has arrived.
-fn next_header(state: &ServerState, channel: &mut Channel<'_>) -> Result<Option<Header>, LinkError> {
+fn next_header(state: &ServerState, channel: &mut Channel<'_>, pace: &mut Pace) -> Result<Option<Header>, LinkError> {
     loop {
         if let Some(header) = channel.inbox.header()? {
             if channel.inbox.waiting() < header.payload_bytes() {
@@ -129,24 +131,13 @@ fn next_header(state: &ServerState, channel: &mut Channel<'_>) -> Result<Option<
         if state.stop.is_stopping() {
             return Ok(None);
         }
-        if state.spinners.run(|| spin(state.spin, channel)).transpose()?.is_none() {
+        let since = Instant::now();
+        let arrived = state.spinners.poll(pace.time(), || channel.inbox.fill(channel.socket).transpose());
+        if arrived.transpose()?.is_none() {
             sleep(state, channel.socket)?;
         }
+        pace.note(since.elapsed());
     }
-}
-
-/// Polls the socket for bytes, for at most `time`. Returns the number of bytes received, or `None` if no bytes arrived.
-fn spin(time: Duration, channel: &mut Channel<'_>) -> Option<Result<usize, LinkError>> {
-    let start = Instant::now();
-    while start.elapsed() < time {
-        for _ in 0..8 {
-            if let Some(found) = channel.inbox.fill(channel.socket).transpose() {
-                return Some(found);
-            }
-            std::hint::spin_loop();
-        }
-    }
-    None
 }
 
 /// Sleeps until bytes arrive from the peer or the server stops.

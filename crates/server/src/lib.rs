@@ -27,6 +27,7 @@ mod keep;
 mod listen;
 mod memory;
 mod named;
+mod polling;
 mod pool;
 mod registry;
 mod session;

@@ -27,8 +27,9 @@ use crate::greeting::{Host, NoGuest, greet};
 use crate::keep::Keep;
 use crate::memory::{Available, BLOCK_BYTES};
 use crate::named::Named;
+use crate::polling::Spinners;
 use crate::registry::Registry;
-use crate::shared::{Spinners, Stop, Store};
+use crate::shared::{Stop, Store};
 use crate::spill::SpillDir;
 use crate::turns::Turns;
 use crate::upkeep;
@@ -69,7 +70,7 @@ pub struct ServerConfig {
     /// The key that clients must prove to hold. Without a key, the server listens only on loopback addresses and
     /// AF_UNIX paths.
     pub key: Option<Key>,
-    /// Time for which a connection's thread polls for the next request before it sleeps.
+    /// The longest time for which a connection's thread polls for the next request before it sleeps.
     pub spin: Duration,
     /// Largest number of open connections.
     pub connections_max: usize,

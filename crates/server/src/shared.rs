@@ -1,9 +1,9 @@
-//! The state that all threads of a server share: the store, its counters, the limit on polling, and the stop signal.
+//! The state that all threads of a server share: the store, its counters, and the stop signal.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use std::time::{Duration, Instant};
 
@@ -102,31 +102,6 @@ impl Store {
             is_short_of_memory: self.memory.is_short().into(),
             server_id: 0,
         }
-    }
-}
-
-/// Keeps the number of polling threads below the number of CPUs, so that polling never delays threads that have work.
-pub(crate) struct Spinners {
-    now: AtomicUsize,
-    max: usize,
-}
-
-impl Spinners {
-    pub(crate) fn new() -> Spinners {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        Spinners { now: AtomicUsize::new(0), max: cpus - 1 }
-    }
-
-    /// Runs `spin` and returns its result. If the allowed number of threads polls already, immediately returns the
-    /// default value.
-    pub(crate) fn run<T: Default>(&self, spin: impl FnOnce() -> T) -> T {
-        let more = |now: usize| (now < self.max).then_some(now + 1);
-        if self.now.fetch_update(AcqRel, Relaxed, more).is_err() {
-            return T::default();
-        }
-        let result = spin();
-        self.now.fetch_sub(1, AcqRel);
-        result
     }
 }
 
