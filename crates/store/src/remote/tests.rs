@@ -152,8 +152,7 @@ fn a_server_that_a_thread_is_about_to_ask_owes_nothing() {
     let shape = shape(1024, 4, Guarding::Sums);
     let (remote, senders) = Remote::new(vec![server.opened()], shape, PAGE, SILENT).expect("a store");
     let asked = &remote.servers[0];
-    asked.last_reply_ns.store(remote.awake.now_ns(), Release);
-    std::thread::sleep(Duration::from_millis(2));
+    asked.last_reply_ns.store(remote.awake.now_ns() - 1_000_000, Release);
     assert!(!remote.owes_longer_than(Duration::ZERO), "no page is owed");
 
     // A thread has counted its request. It waits for a CPU before it has sent the request.
