@@ -206,10 +206,10 @@ shared-workloads: build
 # themselves and say so.
 python:
 	@scripts/need python3
-	@$(PYTHON) -c 'import numpy, duckdb, sklearn, Bio' 2>/dev/null || { \
+	@$(PYTHON) -c 'import numpy, duckdb, sklearn, Bio, prometheus_client' 2>/dev/null || { \
 	    python3 -m venv $(TARGET)/venv && $(PYTHON) -m pip install --quiet --disable-pip-version-check \
-	        numpy duckdb scikit-learn biopython; \
-	} || echo "numpy, duckdb, scikit-learn or biopython cannot be installed: the tests that want them are skipped"
+	        numpy duckdb scikit-learn biopython prometheus-client; \
+	} || echo "numpy, duckdb, scikit-learn, biopython or prometheus-client cannot be installed: the tests that want them are skipped"
 
 # The preload library is nothing to link with: it lies where the command looks for it, whatever LIBDIR is.
 install: build

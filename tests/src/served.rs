@@ -53,6 +53,11 @@ impl Served {
         self.running.pid()
     }
 
+    /// Returns what the server has written to standard error so far.
+    pub fn said_so_far(&self) -> String {
+        self.running.said_so_far()
+    }
+
     /// Ends the server by SIGTERM, and returns what it has written.
     pub fn stop(self) -> Outcome {
         self.running.signal(Signal::TERM);

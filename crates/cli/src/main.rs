@@ -16,6 +16,7 @@ mod leftover;
 mod library;
 mod manual;
 mod message;
+mod metrics;
 mod place;
 mod program;
 mod report;

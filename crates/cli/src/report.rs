@@ -366,7 +366,8 @@ fn faults(seen: &Snapshot) -> u64 {
     .fold(0, u64::saturating_add)
 }
 
-fn mode_name(mode: u64) -> &'static str {
+/// Returns the name of a trap mode, by its number in the counters.
+pub(crate) fn mode_name(mode: u64) -> &'static str {
     match mode {
         1 => "thread",
         2 => "sigbus",

@@ -3,6 +3,7 @@
 pub(crate) mod choices;
 mod outputs;
 pub(crate) mod servers;
+mod watching;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -28,6 +29,7 @@ use thiserror::Error;
 
 use crate::library::{self, LibraryError};
 use crate::message::say;
+use crate::metrics::MetricsError;
 use crate::program::{self, ProgramError};
 use crate::report::Figures;
 use crate::serve::warn_of_spill;
@@ -35,6 +37,7 @@ use crate::signals::Forwarder;
 use crate::supervise::{self, End, SuperviseError};
 use outputs::{Outputs, OutputsError};
 use servers::ServersError;
+use watching::WatchingArgs;
 
 /// Smallest number for descriptors that the program inherits, because programs often assume that low numbers are free.
 const STATS_FD_MIN: i32 = 100;
@@ -135,6 +138,8 @@ pub(crate) struct RunArgs {
     /// Write the figures of the run to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     stats_json: Option<PathBuf>,
+    #[command(flatten)]
+    watching: WatchingArgs,
     /// The program and its arguments.
     #[arg(trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -185,6 +190,9 @@ pub(crate) enum RunError {
     /// An output file cannot be written.
     #[error(transparent)]
     Outputs(#[from] OutputsError),
+    /// Metrics cannot be served.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
     /// Signals cannot be caught.
     #[error("cannot catch signals: {0}")]
     Signals(std::io::Error),
@@ -281,6 +289,7 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
     let path = program::find(name, std::env::var_os("PATH"))?;
     let library = library::find()?;
     let mut outputs = Outputs::open(args.report.as_deref(), args.stats_json.as_deref())?;
+    let watching = args.watching.prepare()?;
 
     // From here on, cleanup is needed at the end, so a signal must not simply end the command.
     let forwarder = Forwarder::install().map_err(RunError::Signals)?;
@@ -301,8 +310,8 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
     if let Some(signal) = forwarder.pending() {
         return Ok(128_u8.saturating_add(signal as u8));
     }
-    let (stats_fd, stats) = Stats::create()?;
-    let stats = Arc::new(stats);
+    let (stats_fd, stats) = Stats::create().map(|(fd, stats)| (fd, Arc::new(stats)))?;
+    let watching = watching.start(name, &stats)?;
     // If the pollers (threads that poll on idle CPUs) cannot start, only speed is lost.
     let pollers = (!args.no_warm).then(|| Pollers::start(stats.clone()));
     let stats_fd = out_of_the_way(stats_fd)?;
@@ -312,7 +321,7 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
     let mut vars = environment(&settings, &library);
     vars.extend(carried.map(|limits| (limits::VARIABLE.into(), limits.into())));
     let (end, elapsed) = supervise::run(&path, &args.program, &Settings::VARIABLES, &vars, &forwarder)?;
-    drop((pollers, tree_end));
+    drop((pollers, watching, tree_end));
     warn_of_core(&end, stats.far_bytes.load(Relaxed));
     explain_signal(&end, mode, stats.far_bytes.load(Relaxed));
     if let Some(private) = private {

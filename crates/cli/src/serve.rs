@@ -25,6 +25,7 @@ use thiserror::Error;
 use crate::journal::Writers;
 use crate::leftover::{AGE, remove_private};
 use crate::message::say;
+use crate::metrics::{self, Listening, MetricsError, ServerFigures};
 use crate::run::warn_of_memory;
 
 const EXAMPLES: &str = "\
@@ -37,6 +38,7 @@ Examples:
   hanare serve --memory 64G --client-quota 16G     no client gets more than 16G
   hanare serve --memory 64G --keep /scratch/kept   sessions outlive a restart
   hanare serve --memory 64G --log serve.log        who came and went, with times
+  hanare serve --memory 64G --metrics 9464         figures for Prometheus on port 9464 of this machine
   hanare status node7                              who uses it, and how much
 On SIGTERM or SIGINT, the server finishes the requests in flight and ends with exit code 0. With --keep, it first writes its \
 sessions to disk, which takes time and as much space as the sessions hold.";
@@ -80,6 +82,10 @@ pub(crate) struct ServeArgs {
     /// File to which the log is appended, each line with its time: sessions that begin and end, and what goes wrong.
     #[arg(long, value_name = "FILE", conflicts_with = "private")]
     log: Option<PathBuf>,
+    /// Serve the server's figures to a monitoring system at this address, under /metrics. PORT alone is a port that only
+    /// this machine can reach. Port 0 is any free port.
+    #[arg(long, value_name = "PORT|HOST:PORT", conflicts_with = "private")]
+    metrics: Option<metrics::Address>,
     /// File with the key that clients must hold, which only its owner can read. 'hanare key new FILE' makes one.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
@@ -118,6 +124,9 @@ pub(crate) enum ServeError {
     /// The log file cannot be written.
     #[error("cannot open the log {}: {source}; give a file that you may write, or a pipe that is read", path.display())]
     Log { path: PathBuf, source: io::Error },
+    /// Metrics cannot be served.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
     /// Signals or threads could not be set up.
     #[error("cannot set up signals: {0}")]
     Signals(io::Error),
@@ -134,7 +143,10 @@ pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
         let server = bind(&args, &mut writers)?;
         args.spill.as_deref().iter().for_each(|dir| warn_of_spill(dir));
         stop_on_signals(server.stop_handle()).map_err(ServeError::Signals)?;
+        let metrics = args.metrics.as_ref().map(Listening::on).transpose()?;
         announce(&server, &args);
+        let figures = ServerFigures(server.status_handle());
+        let _metrics = metrics.map(|metrics| metrics.serve(figures)).transpose()?;
         args.warn_of_quota();
         let ended = server.run();
         writers.finish();

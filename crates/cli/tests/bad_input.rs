@@ -88,6 +88,20 @@ fn flags_and_values_that_make_no_sense() {
 }
 
 #[test]
+fn flags_for_watching_that_make_no_sense() {
+    check(
+        &Place::with_library(),
+        &[
+            (&["run", "--metrics", "here", "true"], &[], 125, "'here' is no address"),
+            (&["run", "--metrics", "70000", "true"], &[], 125, "give PORT, :PORT or HOST:PORT"),
+            (&["run", "--metrics", "203.0.113.1:0", "true"], &[], 125, "cannot serve metrics on 203.0.113.1:0"),
+            (&["serve", "--metrics", ":x"], &[], 125, "':x' is no address"),
+            (&["serve", "--private", "s", "--metrics", "1"], &[], 125, "cannot be used with"),
+        ],
+    );
+}
+
+#[test]
 fn what_was_meant_and_where_to_read_is_told() {
     check(
         &Place::with_library(),

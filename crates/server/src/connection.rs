@@ -45,7 +45,8 @@ pub(crate) struct ServerState {
 }
 
 impl ServerState {
-    fn status(&self) -> Status {
+    /// Returns the state of the server, as clients get it.
+    pub(crate) fn status(&self) -> Status {
         let [a, b, c, d, e, f, g, h, ..] = self.server_id;
         let server_id = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
         Status { server_id, ..self.store.status(self.registry.count()) }

@@ -38,5 +38,5 @@ mod transfer;
 mod turns;
 mod upkeep;
 
-pub use listen::{Log, Server, ServerConfig, ServerError, StopHandle};
+pub use listen::{Log, Server, ServerConfig, ServerError, StatusHandle, StopHandle};
 pub use memory::{Available, SystemMemory};

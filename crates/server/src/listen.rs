@@ -1,13 +1,14 @@
 //! Accepts connections, starts one thread for each connection, and stops the server in an orderly way.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use hanare_wire::handshake::{control_header, random, send_control};
 use hanare_wire::inbox::Inbox;
 use hanare_wire::peer::{self, Ends};
 use hanare_wire::socket::Socket;
-use hanare_wire::{Endpoint, Key};
+use hanare_wire::{Endpoint, Key, Status};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
@@ -203,6 +204,23 @@ impl StopHandle {
     }
 }
 
+/// Reads the state of a server, from any thread. It does not keep the server's memory.
+#[derive(Clone)]
+pub struct StatusHandle(Weak<ServerState>);
+
+impl StatusHandle {
+    /// Returns the state of the server, as a client gets it. `None` if the server has ended.
+    pub fn status(&self) -> Option<Status> {
+        self.0.upgrade().map(|state| state.status())
+    }
+}
+
+impl fmt::Debug for StatusHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StatusHandle")
+    }
+}
+
 enum Listener {
     Tcp(TcpListener),
     Unix(Named),
@@ -334,6 +352,11 @@ impl Server {
     /// Returns a handle that stops this server.
     pub fn stop_handle(&self) -> StopHandle {
         StopHandle { stop: Arc::clone(&self.state.stop), registry: Arc::clone(&self.state.registry) }
+    }
+
+    /// Returns a handle that reads the state of this server.
+    pub fn status_handle(&self) -> StatusHandle {
+        StatusHandle(Arc::downgrade(&self.state))
     }
 
     /// Serves until the server is stopped. Takes kept sessions back before it accepts clients, and keeps its sessions at
