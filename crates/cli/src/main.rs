@@ -27,8 +27,10 @@ mod simulate;
 mod socket;
 mod status;
 mod supervise;
+mod top;
 mod torture;
 mod trace;
+mod watch;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -66,6 +68,7 @@ enum Command {
     Launch(launch::LaunchArgs),
     Serve(serve::ServeArgs),
     Status(status::StatusArgs),
+    Top(top::TopArgs),
     Key(key::KeyArgs),
     Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
@@ -114,6 +117,7 @@ fn command() -> ExitCode {
         Command::Launch(args) => launch::launch(&args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Serve(args) => serve::serve(args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Status(args) => status::status(&args).map_err(|error| (EXIT_OWN, error.to_string())),
+        Command::Top(args) => top::top(&args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Key(args) => key::key(&args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Doctor(args) => doctor::doctor(&args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Bench(args) => bench::bench(&args).map_err(|error| (error.exit_code(), error.to_string())),

@@ -353,7 +353,8 @@ fn bound(us: f64) -> String {
     format!("{:.1} {name}", (us / unit * 10.0).ceil() / 10.0)
 }
 
-fn faults(seen: &Snapshot) -> u64 {
+/// Returns the number of faults of all kinds.
+pub(crate) fn faults(seen: &Snapshot) -> u64 {
     [
         seen.faults_read,
         seen.faults_write,

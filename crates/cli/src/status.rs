@@ -61,8 +61,8 @@ pub(crate) enum StatusError {
 }
 
 /// The JSON of `hanare status`. Units are in the names.
-#[derive(Debug, Serialize)]
-struct Sheet {
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Sheet {
     server: String,
     hanare_version: String,
     /// The first eight hexadecimal digits of the server's identity.
@@ -91,7 +91,7 @@ struct Sheet {
 }
 
 /// One session in the JSON.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 struct Line {
     session: u64,
     program: String,
@@ -117,10 +117,7 @@ struct Line {
 /// Asks the server and prints its answer.
 pub(crate) fn status(args: &StatusArgs) -> Result<u8, StatusError> {
     let key = args.key.as_deref().map(Key::from_file).transpose()?;
-    let (status, sessions) = fetch_sessions(&args.server, key.as_ref(), TIMEOUT).map_err(|error| match error {
-        LinkError::Unreachable { .. } => StatusError::Unreachable(Box::new(error), socket::advice(&args.server)),
-        error => StatusError::Link { endpoint: args.server.clone(), source: Box::new(error) },
-    })?;
+    let (status, sessions) = ask(&args.server, key.as_ref())?;
     let sheet = Sheet::new(&args.server, &status, &sessions);
     let text = match args.json {
         true => serde_json::to_string_pretty(&sheet).map_err(io::Error::from)? + "\n",
@@ -133,8 +130,16 @@ pub(crate) fn status(args: &StatusArgs) -> Result<u8, StatusError> {
     }
 }
 
+/// Asks a server for its state and its sessions.
+pub(crate) fn ask(server: &Endpoint, key: Option<&Key>) -> Result<(Status, Vec<SessionStatus>), StatusError> {
+    fetch_sessions(server, key, TIMEOUT).map_err(|error| match error {
+        LinkError::Unreachable { .. } => StatusError::Unreachable(Box::new(error), socket::advice(server)),
+        error => StatusError::Link { endpoint: server.clone(), source: Box::new(error) },
+    })
+}
+
 impl Sheet {
-    fn new(server: &Endpoint, status: &Status, sessions: &[SessionStatus]) -> Sheet {
+    pub(crate) fn new(server: &Endpoint, status: &Status, sessions: &[SessionStatus]) -> Sheet {
         let used = status.memory_bytes.saturating_sub(status.memory_free_bytes);
         Sheet {
             server: server.to_string(),

@@ -97,6 +97,13 @@ fn flags_for_watching_that_make_no_sense() {
             (&["run", "--metrics", "203.0.113.1:0", "true"], &[], 125, "cannot serve metrics on 203.0.113.1:0"),
             (&["serve", "--metrics", ":x"], &[], 125, "':x' is no address"),
             (&["serve", "--private", "s", "--metrics", "1"], &[], 125, "cannot be used with"),
+            (&["top", "--json"], &[], 125, "--once"),
+            (&["top", "--once", "--interval", "0"], &[], 125, "give 100ms to 1h"),
+            (&["top", "--once", "--interval", "soon"], &[], 125, "give 1s, 500ms or 2m"),
+            (&["top", "--once", "--pid", "x"], &[], 125, "give a whole number"),
+            (&["top", "--once", "--key", "k"], &[], 125, "--server"),
+            (&["top", "--once", "--server", "h", "--key", "/no/such/key"], &[], 125, "/no/such/key"),
+            (&["top"], &[], 125, "no terminal; add --once"),
         ],
     );
 }
