@@ -1,4 +1,4 @@
-//! Tests `hanare top` on runs that go on.
+//! Tests `hanare top` and `hanare run --progress` on runs that go on.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -179,4 +179,25 @@ fn every_way_out_gives_the_terminal_back() {
         assert!(written.rfind(back) > written.rfind(gone), "the cursor is shown again: {written:?}");
     }
     drop(run);
+}
+
+#[test]
+fn progress_is_for_terminals_and_cleared_at_the_end() {
+    let place = Place::new();
+    let run = start(&place, &["--progress"]);
+    // A terminal would have had its second line by now.
+    look_until(&place, &run, |run| number(run, "elapsed_s") > 4.5);
+    let outcome = end(run);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(143), ""));
+    if !installed("python3", "python3") {
+        return;
+    }
+    let touch = built().workload("touch");
+    let touch = touch.to_str().expect("a path");
+    let args = ["run", "--progress", "--local", "25%", "--", touch, "64M", "--passes", "100000", "--random"];
+    let steps = json!([["faults/s", ""], ["faults/s", "SIGNAL 15"]]);
+    let written = on_a_terminal(&place, [24, 120], &steps, &args, 143);
+    assert!(written.contains("\rhanare: ") && written.contains(" far, "), "{written:?}");
+    assert!(written.ends_with("\r\u{1b}[K") && !written.contains('\n'), "{written:?}");
+    place.assert_nothing_left();
 }

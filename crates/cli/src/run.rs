@@ -2,6 +2,7 @@
 
 pub(crate) mod choices;
 mod outputs;
+mod progress;
 pub(crate) mod servers;
 mod watching;
 
