@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::policies::Row;
+use crate::scale;
 
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 420.0;
@@ -10,6 +11,8 @@ const LEFT: f64 = 60.0;
 const BOTTOM: f64 = 40.0;
 const TOP: f64 = 16.0;
 const LEGEND: f64 = 180.0;
+/// Most parts into which ticks divide an axis.
+const PARTS: u32 = 5;
 
 pub(crate) const STYLE: &str = "\
 body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:72em;padding:0 1em;color:#222;background:#fff}\
@@ -43,8 +46,10 @@ fn colour(index: usize) -> String {
 }
 
 fn plot(html: &mut String, rows: &[Row], references: f64) {
-    let top = rows.iter().map(|row| row.figures.misses as f64 / references).fold(0.0, f64::max).max(1e-9);
+    let most = rows.iter().map(|row| row.figures.misses as f64 / references).fold(0.0, f64::max);
     let right = rows.iter().map(|row| row.local_percent).fold(100.0, f64::max);
+    let ratios = scale::ticks(100.0 * most, PARTS);
+    let top = ratios.last().map_or(1.0, |last| last / 100.0);
     let x = |percent: f64| LEFT + percent / right * (WIDTH - LEFT - LEGEND);
     let y = |ratio: f64| TOP + (1.0 - ratio / top) * (HEIGHT - TOP - BOTTOM);
     let _ = writeln!(
@@ -52,17 +57,22 @@ fn plot(html: &mut String, rows: &[Row], references: f64) {
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\" \
          aria-label=\"Miss ratio by policy over local memory\">"
     );
-    for part in 0..=4 {
-        let (percent, ratio) = (right * f64::from(part) / 4.0, top * f64::from(part) / 4.0);
-        let (at_x, at_y, end) = (x(percent), y(ratio), x(right));
+    let places = scale::places(&ratios);
+    for ratio in ratios {
+        let (at_y, end) = (y(ratio / 100.0), x(right));
         let _ = writeln!(
             html,
             "<path d=\"M{LEFT},{at_y:.1}H{end:.1}\" stroke=\"#ddd\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{:.3} %</text>\
-             <text x=\"{at_x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{percent:.0} %</text>",
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{ratio:.places$} %</text>",
             LEFT - 6.0,
             at_y + 4.0,
-            100.0 * ratio,
+        );
+    }
+    for percent in scale::ticks(right, PARTS).into_iter().filter(|percent| *percent <= right) {
+        let _ = writeln!(
+            html,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{percent:.0} %</text>",
+            x(percent),
             HEIGHT - BOTTOM + 18.0,
         );
     }

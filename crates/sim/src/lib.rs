@@ -3,7 +3,7 @@
 //! The policies are those of `hanare_paging`, the same code as in live runs. Here they run on a memory without bytes.
 //! This crate opens no file. `string` reads the reference string. `machine` runs the string under one policy, and `opt`
 //! runs it under OPT. `policies` runs any policies in any sizes of memory. `replay` checks a recorded run against its
-//! own policy, and `html` draws the results.
+//! own policy, and `html` draws the results on the axes of `scale`.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ pub mod machine;
 pub mod opt;
 pub mod policies;
 pub mod replay;
+pub mod scale;
 pub mod string;
 
 pub use machine::{Figures, Visible};
