@@ -17,6 +17,8 @@ mod library;
 mod manual;
 mod message;
 mod metrics;
+mod output;
+mod page;
 mod place;
 mod program;
 mod report;

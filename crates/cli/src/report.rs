@@ -1,4 +1,4 @@
-//! The figures of a run, for people (`--report`) and for programs (`--stats-json`).
+//! The figures of a run: as lines for people (`--report`), and as part of the JSON (`--stats-json`) and the page.
 
 use std::time::Duration;
 
@@ -16,85 +16,86 @@ const INDENT: usize = 15;
 /// The figures of one run. The JSON has this structure. Units are in the names.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Figures {
-    hanare_version: &'static str,
-    program: String,
-    exit_code: u8,
+    pub(crate) hanare_version: &'static str,
+    pub(crate) program: String,
+    /// `None` while the program runs.
+    pub(crate) exit_code: Option<u8>,
     /// The signal that ended the program.
-    signal: Option<u8>,
+    pub(crate) signal: Option<u8>,
     /// Number of processes that had far memory. 0 if no process had any.
-    processes: u64,
-    forks: u64,
-    mode: &'static str,
-    policy: String,
-    choices: Vec<String>,
-    prefetch: String,
+    pub(crate) processes: u64,
+    pub(crate) forks: u64,
+    pub(crate) mode: &'static str,
+    pub(crate) policy: String,
+    pub(crate) choices: Vec<String>,
+    pub(crate) prefetch: String,
     /// Page size in bytes. `None` if it is chosen automatically.
-    page_size_bytes: Option<u64>,
-    elapsed_s: f64,
+    pub(crate) page_size_bytes: Option<u64>,
+    pub(crate) elapsed_s: f64,
     /// The elapsed time minus the threads' waits. 0 if the waits add up to more.
-    calc_s: f64,
-    swap_s: f64,
-    set_bit_s: f64,
-    clear_bit_s: f64,
-    evict_s: f64,
-    faults: u64,
-    faults_read: u64,
-    faults_write: u64,
-    faults_first_write: u64,
-    faults_zero: u64,
-    faults_rescued: u64,
-    faults_waited: u64,
-    faults_hidden: u64,
-    pages_hidden: u64,
-    pages_held_back: u64,
-    fault_us_p50: f64,
-    fault_us_p90: f64,
-    fault_us_p99: f64,
+    pub(crate) calc_s: f64,
+    pub(crate) swap_s: f64,
+    pub(crate) set_bit_s: f64,
+    pub(crate) clear_bit_s: f64,
+    pub(crate) evict_s: f64,
+    pub(crate) faults: u64,
+    pub(crate) faults_read: u64,
+    pub(crate) faults_write: u64,
+    pub(crate) faults_first_write: u64,
+    pub(crate) faults_zero: u64,
+    pub(crate) faults_rescued: u64,
+    pub(crate) faults_waited: u64,
+    pub(crate) faults_hidden: u64,
+    pub(crate) pages_hidden: u64,
+    pub(crate) pages_held_back: u64,
+    pub(crate) fault_us_p50: f64,
+    pub(crate) fault_us_p90: f64,
+    pub(crate) fault_us_p99: f64,
     /// Upper bound of the histogram's highest bucket that has a fault.
-    fault_us_max: f64,
-    requests: u64,
-    pages_in: u64,
-    bytes_in: u64,
-    pages_out: u64,
-    bytes_out: u64,
-    pages_dropped_clean: u64,
-    pages_discarded: u64,
-    prefetch_pages: u64,
-    prefetch_bytes: u64,
-    prefetch_used: u64,
-    prefetch_wasted: u64,
+    pub(crate) fault_us_max: f64,
+    pub(crate) requests: u64,
+    pub(crate) pages_in: u64,
+    pub(crate) bytes_in: u64,
+    pub(crate) pages_out: u64,
+    pub(crate) bytes_out: u64,
+    pub(crate) pages_dropped_clean: u64,
+    pub(crate) pages_discarded: u64,
+    pub(crate) prefetch_pages: u64,
+    pub(crate) prefetch_bytes: u64,
+    pub(crate) prefetch_used: u64,
+    pub(crate) prefetch_wasted: u64,
     /// `prefetch_used` divided by the sum of `prefetch_used` and `prefetch_wasted`. `None` if the sum is 0.
-    prefetch_accuracy: Option<f64>,
-    local_bytes_peak: u64,
-    local_bytes_budget: u64,
-    far_bytes: u64,
-    far_bytes_peak: u64,
+    pub(crate) prefetch_accuracy: Option<f64>,
+    pub(crate) local_bytes_peak: u64,
+    pub(crate) local_bytes_budget: u64,
+    pub(crate) far_bytes: u64,
+    pub(crate) far_bytes_peak: u64,
     /// Peak of the private memory that is not far: the program's near memory and Hanare's own. Read every tenth of a
     /// second.
-    private_bytes_peak: u64,
+    pub(crate) private_bytes_peak: u64,
     /// Bytes of Hanare's own data at the end, in local memory: the pager's and the heap's.
-    near_bytes: u64,
+    pub(crate) near_bytes: u64,
     /// Bytes of Hanare's own data for each 4 KiB of the peak of far memory. `None` if `near_bytes` is 0.
-    near_bytes_per_far_page: Option<f64>,
+    pub(crate) near_bytes_per_far_page: Option<f64>,
     /// Allocations that failed with ENOMEM for lack of room on the servers.
-    allocations_refused: u64,
+    pub(crate) allocations_refused: u64,
     /// Losses of memory servers that the run survived.
-    servers_lost: u64,
+    pub(crate) servers_lost: u64,
     /// Bytes of pages of which a part was missing at the end.
-    parts_behind_bytes: u64,
+    pub(crate) parts_behind_bytes: u64,
     /// Bytes of missing parts that were rebuilt.
-    parts_rebuilt_bytes: u64,
+    pub(crate) parts_rebuilt_bytes: u64,
     /// Time in which pages lacked parts.
-    degraded_s: f64,
-    pages_small: u64,
-    pages_large: u64,
-    promotions: u64,
-    demotions: u64,
+    pub(crate) degraded_s: f64,
+    pub(crate) pages_small: u64,
+    pub(crate) pages_large: u64,
+    pub(crate) promotions: u64,
+    pub(crate) demotions: u64,
 }
 
 impl Figures {
-    /// Returns the figures of a run of `program` from its counters.
-    pub(crate) fn new(program: String, seen: &Snapshot, end: &End, elapsed: Duration) -> Self {
+    /// Returns the figures of a run of `program` from its counters. `end` is `None` while the program runs.
+    pub(crate) fn new(program: String, seen: &Snapshot, end: Option<&End>, elapsed: Duration) -> Self {
         let elapsed_s = elapsed.as_secs_f64();
         let (swap_s, set_bit_s, clear_bit_s) =
             (seconds(seen.swap_ns), seconds(seen.set_bit_ns), seconds(seen.clear_bit_ns));
@@ -102,8 +103,8 @@ impl Figures {
         Figures {
             hanare_version: env!("CARGO_PKG_VERSION"),
             program,
-            exit_code: end.exit_code(),
-            signal: end.signal(),
+            exit_code: end.map(End::exit_code),
+            signal: end.and_then(End::signal),
             processes: seen.processes,
             forks: seen.forks,
             mode: mode_name(seen.mode),
@@ -165,9 +166,10 @@ impl Figures {
 
     /// Returns the report for people. Only names of programs and choices can make a line longer than [`WIDTH`].
     pub(crate) fn text(&self) -> String {
-        let end = match self.signal {
-            Some(signal) => format!("killed by signal {signal}"),
-            None => format!("exit code {}", self.exit_code),
+        let end = match (self.signal, self.exit_code) {
+            (Some(signal), _) => format!("killed by signal {signal}"),
+            (None, Some(code)) => format!("exit code {code}"),
+            (None, None) => "running".to_owned(),
         };
         let mut text = format!("hanare: report for {}: {end} after {:.3} s\n", self.program, self.elapsed_s);
         if self.processes == 0 {
@@ -194,7 +196,8 @@ impl Figures {
         text + &self.advice().map_or(String::new(), |advice| item("advice", &[advice]))
     }
 
-    fn waits_s(&self) -> f64 {
+    /// Returns the time that threads waited, added up.
+    pub(crate) fn waits_s(&self) -> f64 {
         self.swap_s + self.set_bit_s + self.clear_bit_s
     }
 
@@ -394,7 +397,7 @@ mod tests {
     fn figures(end: &End, fill: impl FnOnce(&Stats)) -> Figures {
         let stats = Stats::attach(None, None).unwrap();
         fill(&stats);
-        Figures::new("sort".to_owned(), &stats.snapshot(), end, Duration::from_millis(2500))
+        Figures::new("sort".to_owned(), &stats.snapshot(), Some(end), Duration::from_millis(2500))
     }
 
     /// Returns the text without its line breaks.

@@ -3,6 +3,7 @@
 pub(crate) mod choices;
 mod outputs;
 mod progress;
+mod sampling;
 pub(crate) mod servers;
 mod watching;
 
@@ -31,12 +32,13 @@ use thiserror::Error;
 use crate::library::{self, LibraryError};
 use crate::message::say;
 use crate::metrics::MetricsError;
+use crate::output::OutputError;
 use crate::program::{self, ProgramError};
-use crate::report::Figures;
 use crate::serve::warn_of_spill;
 use crate::signals::Forwarder;
 use crate::supervise::{self, End, SuperviseError};
-use outputs::{Outputs, OutputsError};
+use outputs::Outputs;
+use sampling::Sampler;
 use servers::ServersError;
 use watching::WatchingArgs;
 
@@ -55,6 +57,7 @@ const EXAMPLES: &str = "\
 Examples:
   hanare run --local 256M -- sort -S 1200M big.txt     sort with 1200M, 256M of it local
   hanare run --local 25% --report -- ./simulate        a quarter of its allocations is local
+  hanare run --local 25% --report=run.html -- ./fold   and write a page of where its time went
   hanare run --server node7 --server node8 -- ./fold   the rest is on node7 and node8
   hanare run -f hosts -n 3 -- ./solve                  the host file of the DLM papers
   hanare run --redundancy mirror -f hosts -- ./solve   two copies of each page, on two of the hosts
@@ -133,10 +136,11 @@ pub(crate) struct RunArgs {
     /// faults faster.
     #[arg(long)]
     no_warm: bool,
-    /// Print a summary at the end, on stderr or to FILE.
+    /// Report on the run at its end: a summary on stderr, or in FILE. If FILE ends in .html, it is a page with charts,
+    /// which is also written every 10 s. May be given twice, for both.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
-    report: Option<PathBuf>,
-    /// Write the figures of the run to FILE as JSON.
+    report: Vec<PathBuf>,
+    /// Write the figures of the run, and how they changed over time, to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     stats_json: Option<PathBuf>,
     #[command(flatten)]
@@ -190,7 +194,7 @@ pub(crate) enum RunError {
     Stats(#[from] StatsError),
     /// An output file cannot be written.
     #[error(transparent)]
-    Outputs(#[from] OutputsError),
+    Outputs(#[from] OutputError),
     /// Metrics cannot be served.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
@@ -245,6 +249,14 @@ impl RunArgs {
     pub(crate) fn only_asks_for_help(&self) -> bool {
         [&self.policy, &self.prefetch].into_iter().any(|choice| choice.as_deref() == Some(choices::HELP))
     }
+
+    fn print_names(&self) {
+        if self.policy.as_deref() == Some(choices::HELP) {
+            choices::print(POLICIES, DEFAULT_POLICY);
+        } else {
+            choices::print(PREFETCHERS, DEFAULT_PREFETCH);
+        }
+    }
 }
 
 /// Runs the program, records it if asked for, and returns the command's exit code.
@@ -267,12 +279,8 @@ fn few_files() -> RunError {
 }
 
 fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError> {
-    if args.policy.as_deref() == Some(choices::HELP) {
-        choices::print(POLICIES, DEFAULT_POLICY);
-        return Ok(0);
-    }
-    if args.prefetch.as_deref() == Some(choices::HELP) {
-        choices::print(PREFETCHERS, DEFAULT_PREFETCH);
+    if args.only_asks_for_help() {
+        args.print_names();
         return Ok(0);
     }
     if args.program.is_empty() {
@@ -289,15 +297,12 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
     let name = args.program.first().map_or(OsStr::new(""), OsString::as_os_str);
     let path = program::find(name, std::env::var_os("PATH"))?;
     let library = library::find()?;
-    let mut outputs = Outputs::open(args.report.as_deref(), args.stats_json.as_deref())?;
+    let mut outputs = Outputs::open(&args.report, args.stats_json.as_deref())?;
     let watching = args.watching.prepare()?;
 
     // From here on, cleanup is needed at the end, so a signal must not simply end the command.
     let forwarder = Forwarder::install().map_err(RunError::Signals)?;
-    let (tree, tree_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-        .map_err(|errno| RunError::Descriptor(errno.into()))?;
-    rustix::io::fcntl_setfd(&tree, rustix::io::FdFlags::empty()).map_err(|errno| RunError::Descriptor(errno.into()))?;
-    let tree_end = rustix::io::fcntl_dupfd_cloexec(&tree_end, STATS_FD_MIN).unwrap_or(tree_end);
+    let (tree, tree_end) = pipe_of_tree()?;
     let private =
         if settings.servers.is_empty() { Some(start_private(args, settings.local, tree.as_fd())?) } else { None };
     drop(tree);
@@ -321,7 +326,11 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
     let tree_end = out_of_the_way(tree_end)?;
     let mut vars = environment(&settings, &library);
     vars.extend(carried.map(|limits| (limits::VARIABLE.into(), limits.into())));
-    let (end, elapsed) = supervise::run(&path, &args.program, &Settings::VARIABLES, &vars, &forwarder)?;
+    let sampler = Sampler::new(&outputs, &name.to_string_lossy(), &settings, &stats);
+    let program = supervise::start(&path, &args.program, &Settings::VARIABLES, &vars, &forwarder)?;
+    let sampling = sampler.start(program.pid(), program.began);
+    let (end, elapsed) = program.wait()?;
+    let report = sampling.finish(&end, elapsed);
     drop((pollers, watching, tree_end));
     warn_of_core(&end, stats.far_bytes.load(Relaxed));
     explain_signal(&end, mode, stats.far_bytes.load(Relaxed));
@@ -329,12 +338,21 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
         private.program_ended();
     }
     forwarder.stop();
-    let figures = Figures::new(name.to_string_lossy().into_owned(), &stats.snapshot(), &end, elapsed);
-    if let Err(error) = outputs.write(&figures) {
+    if let Err(error) = outputs.write(&report) {
         // The program has run, so its exit code counts. A failure to write the figures is only reported.
         say(&error.to_string());
     }
     Ok(end.exit_code())
+}
+
+/// Returns a pipe whose second end the program and its children inherit. The private server reads from the first end, which
+/// closes when all of them have ended.
+fn pipe_of_tree() -> Result<(OwnedFd, OwnedFd), RunError> {
+    let (tree, tree_end) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        .map_err(|errno| RunError::Descriptor(errno.into()))?;
+    rustix::io::fcntl_setfd(&tree, rustix::io::FdFlags::empty()).map_err(|errno| RunError::Descriptor(errno.into()))?;
+    let tree_end = rustix::io::fcntl_dupfd_cloexec(&tree_end, STATS_FD_MIN).unwrap_or(tree_end);
+    Ok((tree, tree_end))
 }
 
 /// Says that a core file lacks far memory. Debuggers show zeroes in its place, which must not be mistaken for data.

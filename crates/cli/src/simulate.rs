@@ -1,7 +1,6 @@
 //! `hanare simulate`: computes the cost of a recorded run under other policies, or simulates a cluster of processors.
 
 mod cluster;
-mod output;
 mod progress;
 mod sweep;
 
@@ -20,10 +19,10 @@ use serde::Serialize;
 use thiserror::Error;
 
 use self::cluster::ClusterArgs;
-use self::output::Output;
 use self::progress::Progress;
 use self::sweep::SweepArgs;
 use crate::message::say;
+use crate::output::{Output, OutputError};
 use crate::trace::{FileError, read_trace};
 
 /// Simulate a recorded run under other settings, or a cluster of processors.
@@ -101,15 +100,8 @@ pub(crate) enum SimulateError {
     #[error(transparent)]
     Sim(#[from] SimError),
     /// A result file cannot be written.
-    #[error("cannot write {path}: {source}; check {flag}", path = path.display())]
-    Write {
-        /// The flag that named the file.
-        flag: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Write(#[from] OutputError),
     /// Standard output cannot be written.
     #[error("cannot print: {0}")]
     Print(io::Error),

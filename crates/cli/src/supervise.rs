@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
@@ -73,16 +73,23 @@ impl End {
     }
 }
 
-/// Runs the program `path` with the arguments `argv` in this command's process group, and waits for its end. Removes
-/// the environment variables `cleared` and then sets `vars`. The program starts with the default action of each caught
-/// signal, but ignores the signals in `forwarder.ignored()`. Returns the program's end and its run time.
-pub(crate) fn run(
+/// A program that was started.
+pub(crate) struct Started {
+    child: Child,
+    /// The time just before the start.
+    pub(crate) began: Instant,
+}
+
+/// Starts the program `path` with the arguments `argv` in this command's process group. Removes the environment variables
+/// `cleared` and then sets `vars`. The program starts with the default action of each caught signal, but ignores the
+/// signals in `forwarder.ignored()`.
+pub(crate) fn start(
     path: &Path,
     argv: &[OsString],
     cleared: &[&str],
     vars: &[(OsString, OsString)],
     forwarder: &Forwarder,
-) -> Result<(End, Duration), SuperviseError> {
+) -> Result<Started, SuperviseError> {
     let mut command = Command::new(path);
     command.arg0(argv.first().map_or(path.as_os_str(), OsString::as_os_str)).args(argv.iter().skip(1));
     for name in cleared {
@@ -98,6 +105,18 @@ pub(crate) fn run(
         let _ = child.wait();
         return Err(SuperviseError::Wait(error));
     }
-    let status = child.wait().map_err(SuperviseError::Wait)?;
-    Ok((End::of(status), began.elapsed()))
+    Ok(Started { child, began })
+}
+
+impl Started {
+    /// Returns the number of the program's process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for the program's end. Returns it with the run time.
+    pub(crate) fn wait(mut self) -> Result<(End, Duration), SuperviseError> {
+        let status = self.child.wait().map_err(SuperviseError::Wait)?;
+        Ok((End::of(status), self.began.elapsed()))
+    }
 }
