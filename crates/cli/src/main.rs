@@ -32,6 +32,7 @@ mod supervise;
 mod top;
 mod torture;
 mod trace;
+mod version;
 mod watch;
 
 use std::ffi::OsString;
@@ -58,7 +59,14 @@ const NAME: &str = "hanare";
 
 /// Give unmodified programs more memory than one machine has.
 #[derive(Parser)]
-#[command(name = NAME, version, propagate_version = true, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(
+    name = NAME,
+    version = version::SHORT.as_str(),
+    long_version = version::LONG.as_str(),
+    propagate_version = true,
+    after_help = EXIT_CODES,
+    max_term_width = 100
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -80,7 +88,7 @@ enum Command {
     Torture(torture::TortureArgs),
     Completions(manual::CompletionsArgs),
     Manual(manual::ManualArgs),
-    /// Print the version.
+    /// Print the version, the commit and how this command was built.
     Version,
     #[command(hide = true)]
     TortureProgram(torture::program::ProgramArgs),
@@ -130,7 +138,7 @@ fn command() -> ExitCode {
             manual::completions(&args, Cli::command()).map_err(|error| (EXIT_OWN, error.to_string()))
         }
         Command::Manual(args) => manual::manual(&args, Cli::command()).map_err(|error| (EXIT_OWN, error.to_string())),
-        Command::Version => return print_version(),
+        Command::Version => return print_version(&version::LONG),
         Command::TortureProgram(args) => {
             torture::program::program(&args).map_err(|error| (EXIT_OWN, error.to_string()))
         }
@@ -149,7 +157,11 @@ fn command() -> ExitCode {
 fn usage(error: &clap::Error) -> ExitCode {
     let command = command_line(std::env::args_os());
     match error.kind() {
-        ErrorKind::DisplayVersion => print_version(),
+        ErrorKind::DisplayVersion => {
+            // The text begins with the name of the subcommand that was given.
+            let text = error.render().to_string();
+            print_version(text.split_once(' ').map_or("", |(_, version)| version.trim_end()))
+        }
         ErrorKind::DisplayHelp => {
             // A reader that closes the pipe early (`hanare --help | head`) is no failure.
             let _ = error.print();
@@ -171,9 +183,9 @@ fn usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-fn print_version() -> ExitCode {
+fn print_version(version: &str) -> ExitCode {
     // A reader that closes the pipe early is no failure.
-    let _ = writeln!(std::io::stdout(), "{NAME} {}", env!("CARGO_PKG_VERSION"));
+    let _ = writeln!(std::io::stdout(), "{NAME} {version}");
     ExitCode::SUCCESS
 }
 

@@ -300,13 +300,33 @@ fn ranks_that_share_nothing_are_told() {
     assert!(outcome.stderr.starts_with("hanare: no rank of true shared memory"), "{outcome:?}");
 }
 
+/// Returns the name, the version, and the commit, if these sources are in a repository.
+fn version() -> String {
+    let git = |args: &[&str]| {
+        let output = std::process::Command::new("git").args(args).current_dir(env!("CARGO_MANIFEST_DIR")).output();
+        output.ok().filter(|output| output.status.success()).map(|output| String::from_utf8(output.stdout).unwrap())
+    };
+    let commit =
+        git(&["ls-files", "--error-unmatch", "build.rs"]).and_then(|_| git(&["rev-parse", "--short=12", "HEAD"]));
+    let commit = commit.map_or(String::new(), |commit| format!(" ({})", commit.trim_end()));
+    format!("hanare {}{commit}", env!("CARGO_PKG_VERSION"))
+}
+
 #[test]
 fn the_version_and_the_help_are_where_they_are_looked_for() {
     let place = Place::new();
-    let version = format!("hanare {}\n", env!("CARGO_PKG_VERSION"));
-    for args in [&["--version"][..], &["version"], &["run", "-V"], &["trace", "record", "--version"]] {
+    let version = version();
+    for args in [&["-V"][..], &["run", "-V"], &["trace", "record", "-V"]] {
         let outcome = place.run(place.hanare().args(args));
-        assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(0), version.as_str()), "{args:?}");
+        assert_eq!((outcome.code, outcome.stdout), (Some(0), format!("{version}\n")), "{args:?}");
+    }
+    for args in [&["--version"][..], &["version"], &["run", "--version"], &["trace", "record", "--version"]] {
+        let outcome = place.run(place.hanare().args(args));
+        let lines: Vec<&str> = outcome.stdout.lines().collect();
+        assert!(outcome.code == Some(0) && lines.len() == 4 && lines[0] == version, "{args:?}: {outcome:?}");
+        assert!(lines[1].contains("built     ") && lines[1].contains(std::env::consts::ARCH), "{outcome:?}");
+        assert!(lines[2].contains("features  thread mode, ") && lines[3].starts_with("protocol  "), "{outcome:?}");
+        assert_eq!(lines[2].contains("assertions"), cfg!(debug_assertions), "{outcome:?}");
     }
     let outcome = place.run(&mut place.hanare());
     assert!(
