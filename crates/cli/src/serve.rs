@@ -18,6 +18,7 @@ use hanare_settings::{human_size, parse_size};
 use hanare_store::private;
 use hanare_sys::memory::{Memory, MemoryError};
 use hanare_wire::{DEFAULT_PORT, Endpoint, Key, KeyError};
+use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
@@ -148,6 +149,7 @@ pub(crate) fn serve(args: ServeArgs) -> Result<u8, ServeError> {
         let figures = ServerFigures(server.status_handle());
         let _metrics = metrics.map(|metrics| metrics.serve(figures)).transpose()?;
         args.warn_of_quota();
+        tell_service_manager(NotifyState::Ready);
         let ended = server.run();
         writers.finish();
         return ended.map(|()| 0).map_err(ServeError::from);
@@ -206,8 +208,28 @@ fn bind(args: &ServeArgs, writers: &mut Writers) -> Result<Server, ServeError> {
             journal(line);
         });
     }
-    config.key = args.key.as_deref().map(Key::from_file).transpose()?;
+    config.key = args.key.as_deref().map(read_key).transpose()?;
     Ok(Server::bind(config)?)
+}
+
+/// Reads a key. A service manager may give it as a credential (systemd's LoadCredential=): a file in a folder that only
+/// the service can enter. Where an access list lets the service read that file, its mode shows the list's mask as the
+/// bits of the group, which are those of no user. So these bits are passed over there.
+fn read_key(path: &Path) -> Result<Key, KeyError> {
+    const GROUP: u32 = 0o070;
+    let folder = std::env::var_os("CREDENTIALS_DIRECTORY");
+    let is_credential = folder.is_some_and(|folder| path.parent() == Some(Path::new(&folder)));
+    match Key::from_file(path) {
+        Err(KeyError::Exposed { mode, .. }) if is_credential && mode & 0o077 & !GROUP == 0 => {
+            let source = |source| KeyError::Unreadable { path: path.display().to_string(), source };
+            let mut text = std::fs::read(path).map_err(source)?;
+            let length = text.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
+            let key = Key::new(&text[..length]);
+            text.fill(0);
+            key
+        }
+        read => read,
+    }
 }
 
 /// Warns if the disk of `dir` has no room for a spill file now. The server itself checks whether it can make files
@@ -228,11 +250,19 @@ fn announce(server: &Server, args: &ServeArgs) {
     say(&format!("serving {memory}memory on {}", addresses.join(", ")));
 }
 
+/// Tells the service manager that started this process (systemd's Type=notify), if there is one, how far it is.
+fn tell_service_manager(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        say(&format!("cannot tell the service manager that NOTIFY_SOCKET names: {error}; start the server without it"));
+    }
+}
+
 /// Makes SIGTERM and SIGINT end the server after the requests in flight.
 fn stop_on_signals(stop: StopHandle) -> io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for _ in signals.forever() {
+            tell_service_manager(NotifyState::Stopping);
             stop.stop();
         }
     })?;

@@ -3,8 +3,9 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::MetadataExt;
-use std::process::{Child, ChildStderr, Stdio};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -20,7 +21,11 @@ struct Served {
 }
 
 fn serve(place: &Place, args: &[&str]) -> Served {
-    let mut child = place.hanare().arg("serve").args(args).stderr(Stdio::piped()).spawn().unwrap();
+    start(place.hanare().arg("serve").args(args))
+}
+
+fn start(command: &mut Command) -> Served {
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut rest = BufReader::new(child.stderr.take().unwrap());
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
@@ -70,6 +75,59 @@ fn it_says_where_it_listens_and_stops_in_good_order() {
         served.stop(signal);
         assert!(fetch_status(&endpoint, None, Duration::from_secs(5)).is_err(), "it still answers");
     }
+}
+
+#[test]
+fn a_service_manager_is_told_of_the_beginning_and_the_end() {
+    let place = Place::new();
+    let manager = UnixDatagram::bind(place.path("manager")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let told = || {
+        let mut text = [0; 64];
+        let length = manager.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    };
+    let mut command = place.hanare();
+    command.env("NOTIFY_SOCKET", place.path("manager"));
+    let served = start(command.args(["serve", "--memory", "64M", "--listen", "127.0.0.1:0"]));
+    assert_eq!(told(), "READY=1\n");
+    let endpoint: Endpoint = served.address().parse().unwrap();
+    assert!(fetch_status(&endpoint, None, Duration::from_secs(5)).is_ok(), "it is ready, and does not answer");
+    served.stop(Signal::TERM);
+    assert_eq!(told(), "STOPPING=1\n");
+
+    // A manager that has gone is no reason not to serve.
+    let mut command = place.hanare();
+    command.env("NOTIFY_SOCKET", place.path("nobody"));
+    let served = start(command.args(["serve", "--memory", "64M", "--listen", "127.0.0.1:0"]));
+    let endpoint: Endpoint = served.address().parse().unwrap();
+    assert!(fetch_status(&endpoint, None, Duration::from_secs(5)).is_ok(), "it does not serve");
+    served.stop(Signal::TERM);
+}
+
+#[test]
+fn a_key_may_be_a_credential_of_a_service_manager() {
+    let place = Place::new();
+    let folder = place.path("credentials");
+    std::fs::create_dir(&folder).unwrap();
+    let key = place.key("credentials/key", "0123456789abcdef0123456789abcdef\n");
+    let args = ["serve", "--memory", "64M", "--listen", "0.0.0.0:0", "--key", key.to_str().unwrap()];
+    let chmod = |mode| std::fs::set_permissions(&key, std::fs::Permissions::from_mode(mode)).unwrap();
+    // This is how systemd shows a file that an access list lets a service read.
+    chmod(0o440);
+    let served = start(place.hanare().args(args).env("CREDENTIALS_DIRECTORY", &folder));
+    let endpoint: Endpoint = served.address().replace("0.0.0.0", "127.0.0.1").parse().unwrap();
+    let right = Key::new(b"0123456789abcdef0123456789abcdef").unwrap();
+    assert!(fetch_status(&endpoint, Some(&right), Duration::from_secs(5)).is_ok(), "another key");
+    assert!(fetch_status(&endpoint, None, Duration::from_secs(5)).is_err(), "no key");
+    served.stop(Signal::TERM);
+    // It is a credential in that folder only.
+    place.run(place.hanare().args(args)).assert_refused(125, "has mode 440");
+    place
+        .run(place.hanare().args(args).env("CREDENTIALS_DIRECTORY", place.path("")))
+        .assert_refused(125, "has mode 440");
+    chmod(0o444);
+    place.run(place.hanare().args(args).env("CREDENTIALS_DIRECTORY", &folder)).assert_refused(125, "has mode 444");
 }
 
 #[test]
