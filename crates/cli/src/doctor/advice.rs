@@ -9,6 +9,8 @@ const MAPPINGS_WANTED: u64 = 1 << 20;
 /// The errno value EPERM. A userfaultfd for user-mode faults needs no privilege. So EPERM means that a container's
 /// seccomp filter forbids the call.
 const EPERM: i32 = 1;
+/// The permission bits with which a group may open a device for reading and writing.
+const GROUP_MAY: u32 = 0o060;
 
 /// Returns one line for each step that the user can take, the most useful step first. `chosen` is the mode that mode
 /// `auto` selects.
@@ -43,6 +45,14 @@ pub(super) fn advice(features: &Features, chosen: Mode) -> Vec<String> {
 /// enough.
 fn full_access(features: &Features, lines: &mut Vec<String>) {
     match features.device_node {
+        DeviceNode::Present { permitted: false, mode, gid, .. } if mode & GROUP_MAY == GROUP_MAY && gid != 0 => {
+            let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
+            let group = group_name(&groups, gid);
+            lines.push(format!(
+                "for thread mode, join the group {group}, which may open the device: as root, usermod -aG {group} \
+                 USER; then log in again"
+            ));
+        }
         DeviceNode::Present { permitted: false, .. } => lines.push(
             "for thread mode, open the device to a group: as root, put KERNEL==\"userfaultfd\", GROUP=\"users\", MODE=\"0660\" \
              into /etc/udev/rules.d/70-hanare.rules, then udevadm control --reload && udevadm trigger"
@@ -66,6 +76,14 @@ fn full_access(features: &Features, lines: &mut Vec<String>) {
             lines.push(format!("this kernel or its filter has no userfaultfd ({refused}, errno {errno})"));
         }
     }
+}
+
+/// Returns the name of a group in the text of `/etc/group`, or its number.
+fn group_name(groups: &str, gid: u32) -> String {
+    let number = gid.to_string();
+    let named = groups.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let found = named.into_iter().find(|fields| fields.get(2) == Some(&number.as_str()));
+    found.map_or(number.clone(), |fields| fields[0].to_owned())
 }
 
 #[cfg(test)]
@@ -95,6 +113,21 @@ mod tests {
             assert!(has(&lines, word), "{word} is not in {lines:?}");
         }
         assert!(lines.iter().all(|line| !line.contains('\n')));
+    }
+
+    #[test]
+    fn a_user_outside_the_group_of_the_device_is_told_to_join_it() {
+        let with = |mode, gid| {
+            machine(|features| features.device_node = DeviceNode::Present { permitted: false, mode, uid: 0, gid })
+        };
+        // No group has this number.
+        let lines = with(0o660, 4_000_000);
+        assert!(has(&lines, "usermod -aG 4000000 USER") && !has(&lines, "70-hanare.rules"), "{lines:?}");
+        for (mode, gid) in [(0o660, 0), (0o640, 4_000_000)] {
+            assert!(has(&with(mode, gid), "70-hanare.rules") && !has(&with(mode, gid), "usermod"), "{mode:o} {gid}");
+        }
+        let groups = "root:x:0:\nbroken\nhanare:x:104:alice\n";
+        assert_eq!((group_name(groups, 104).as_str(), group_name(groups, 10).as_str()), ("hanare", "10"));
     }
 
     #[test]
