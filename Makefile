@@ -26,7 +26,9 @@
 #   make workloads     the C programs the tests run                  (target/workloads)
 #   make shared-workloads  those on shared memory: laplace, lu, matmul, ...
 #   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR, DOCDIR, MANDIR and DESTDIR say where
-#   make uninstall     removes what make install with the same variables has installed
+#   make install-service  hanare-server.service, which lends this machine's memory, and /etc/default/hanare-server
+#   make install-rule  the udev rule that opens /dev/userfaultfd to the group hanare
+#   make uninstall     removes what the three with the same variables have installed
 #   make clean
 #
 # CARGO_TARGET_DIR moves everything that is built. PROFILE (release) is what is built, measured and installed. TEST_PROFILE
@@ -48,8 +50,13 @@ LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 DOCDIR ?= $(PREFIX)/share/doc/hanare
 MANDIR ?= $(PREFIX)/share/man
+PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
+ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+UDEVDIR ?= $(PREFIX)/lib/udev/rules.d
+DEFAULTS := /etc/default/hanare-server
 # Where the shells look for completions of installed commands.
-COMPLETIONS := bash:$(PREFIX)/share/bash-completion/completions/hanare zsh:$(PREFIX)/share/zsh/site-functions/_hanare \
+COMPLETIONS := bash:$(PREFIX)/share/bash-completion/completions/hanare zsh:$(ZSHDIR)/_hanare \
     fish:$(PREFIX)/share/fish/vendor_completions.d/hanare.fish
 
 # An absolute path, because recipes below build in other folders.
@@ -213,30 +220,44 @@ python:
 
 # The preload library is nothing to link with: it lies where the command looks for it, whatever LIBDIR is.
 install: build
-	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/lib/hanare $(LIBDIR)/pkgconfig $(INCLUDEDIR) $(DOCDIR)/examples)
+	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/lib/hanare $(LIBDIR) $(PKGCONFIGDIR) $(INCLUDEDIR)) \
+	    $(DESTDIR)$(DOCDIR)/examples
 	install -s -m 755 $(BIN)/hanare $(DESTDIR)$(PREFIX)/bin/
 	install -s -m 755 $(BIN)/libhanare_preload.so $(DESTDIR)$(PREFIX)/lib/hanare/
 	install -s -m 755 $(BIN)/libhanare.so $(BIN)/libhanare_dsm.so $(DESTDIR)$(LIBDIR)/
 	install -m 644 include/*.h $(DESTDIR)$(INCLUDEDIR)/
 	for name in hanare hanare-dsm; do \
 	    sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' \
-	        -e 's|@VERSION@|$(VERSION)|' packaging/$$name.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/$$name.pc; done
+	        -e 's|@VERSION@|$(VERSION)|' packaging/$$name.pc.in > $(DESTDIR)$(PKGCONFIGDIR)/$$name.pc; done
 	install -m 644 README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT docs/*.md $(DESTDIR)$(DOCDIR)/
 	install -m 644 examples/*.c $(DESTDIR)$(DOCDIR)/examples/
 	$(BIN)/hanare manual $(DESTDIR)$(MANDIR)/man1
 	for each in $(COMPLETIONS); do file="$(DESTDIR)$${each#*:}"; \
 	    install -d "$${file%/*}"; $(BIN)/hanare completions "$${each%%:*}" > "$$file"; done
 
-# Removes what `make install` with the same variables has installed, and nothing else.
+# The options that a user has set there stay.
+install-service:
+	install -d $(addprefix $(DESTDIR),$(UNITDIR) $(dir $(DEFAULTS)))
+	sed -e 's|@PREFIX@|$(PREFIX)|' packaging/hanare-server.service.in > $(DESTDIR)$(UNITDIR)/hanare-server.service
+	[ -e $(DESTDIR)$(DEFAULTS) ] || install -m 644 packaging/hanare-server.default $(DESTDIR)$(DEFAULTS)
+
+install-rule:
+	install -D -m 644 packaging/70-hanare.rules $(DESTDIR)$(UDEVDIR)/70-hanare.rules
+
+# Removes what `make install`, `make install-service` and `make install-rule` with the same variables have installed.
+# Options that a user has set stay.
 uninstall:
+	if [ -e $(DESTDIR)$(UNITDIR)/hanare-server.service ] && \
+	    cmp -s packaging/hanare-server.default $(DESTDIR)$(DEFAULTS); then rm -f $(DESTDIR)$(DEFAULTS); fi
+	rm -f $(addprefix $(DESTDIR),$(UNITDIR)/hanare-server.service $(UDEVDIR)/70-hanare.rules)
 	rm -f $(addprefix $(DESTDIR),$(PREFIX)/bin/hanare $(PREFIX)/lib/hanare/libhanare_preload.so \
 	    $(LIBDIR)/libhanare.so $(LIBDIR)/libhanare_dsm.so $(INCLUDEDIR)/dlmm.h $(INCLUDEDIR)/dsm.h \
-	    $(LIBDIR)/pkgconfig/hanare.pc $(LIBDIR)/pkgconfig/hanare-dsm.pc)
+	    $(PKGCONFIGDIR)/hanare.pc $(PKGCONFIGDIR)/hanare-dsm.pc)
 	rm -f $(addprefix $(DESTDIR)$(DOCDIR)/,README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(notdir $(wildcard docs/*.md)) \
 	    $(wildcard examples/*.c))
 	rm -f $(DESTDIR)$(MANDIR)/man1/hanare.1 $(DESTDIR)$(MANDIR)/man1/hanare-*.1
 	for each in $(COMPLETIONS); do rm -f "$(DESTDIR)$${each#*:}"; done
-	for folder in $(DOCDIR)/examples $(DOCDIR) $(PREFIX)/lib/hanare $(LIBDIR)/pkgconfig; do \
+	for folder in $(DOCDIR)/examples $(DOCDIR) $(PREFIX)/lib/hanare $(PKGCONFIGDIR); do \
 	    if [ -d $(DESTDIR)$$folder ]; then rmdir --ignore-fail-on-non-empty $(DESTDIR)$$folder; fi; done
 
 clean:
@@ -244,4 +265,5 @@ clean:
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
 
 .PHONY: all build demo test test-programs torture torture-servers worlds fuzz models check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
-    bench-servers bench-redundancy bench-shared bench-cluster results workloads shared-workloads python install uninstall clean
+    bench-servers bench-redundancy bench-shared bench-cluster results workloads shared-workloads python install \
+    install-service install-rule uninstall clean
