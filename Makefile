@@ -29,6 +29,7 @@
 #   make install-service  hanare-server.service, which lends this machine's memory, and /etc/default/hanare-server
 #   make install-rule  the udev rule that opens /dev/userfaultfd to the group hanare
 #   make uninstall     removes what the three with the same variables have installed
+#   make deb           Debian packages, into target/debian
 #   make clean
 #
 # CARGO_TARGET_DIR moves everything that is built. PROFILE (release) is what is built, measured and installed. TEST_PROFILE
@@ -244,6 +245,19 @@ install-service:
 install-rule:
 	install -D -m 644 packaging/70-hanare.rules $(DESTDIR)$(UDEVDIR)/70-hanare.rules
 
+# Debian's own paths: the libraries have no versions, so they are in a folder of their own.
+DEBDIR ?= $(TARGET)/debian
+STAGE = $(DEBDIR)/stage
+DEBIAN_PATHS = PREFIX=/usr LIBDIR=/usr/lib/hanare ZSHDIR=/usr/share/zsh/vendor-completions \
+    PKGCONFIGDIR=/usr/lib/$$(dpkg-architecture -qDEB_HOST_MULTIARCH)/pkgconfig
+deb:
+	@scripts/need cargo cc python3 dpkg-deb dpkg-shlibdeps
+	rm -rf $(DEBDIR)
+	umask 022; $(MAKE) --no-print-directory install install-rule DESTDIR=$(STAGE)/hanare $(DEBIAN_PATHS)
+	umask 022; scripts/dependencies licences > $(STAGE)/hanare/usr/share/doc/hanare/THIRD-PARTY
+	umask 022; $(MAKE) --no-print-directory install-service DESTDIR=$(STAGE)/hanare-server $(DEBIAN_PATHS)
+	scripts/packages $(STAGE) $(DEBDIR) $(VERSION)
+
 # Removes what `make install`, `make install-service` and `make install-rule` with the same variables have installed.
 # Options that a user has set stay.
 uninstall:
@@ -262,8 +276,8 @@ uninstall:
 
 clean:
 	$(CARGO) clean
-	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo
+	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo $(TARGET)/debian
 
 .PHONY: all build demo test test-programs torture torture-servers worlds fuzz models check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
     bench-servers bench-redundancy bench-shared bench-cluster results workloads shared-workloads python install \
-    install-service install-rule uninstall clean
+    install-service install-rule deb uninstall clean
