@@ -30,6 +30,7 @@
 #   make install-rule  the udev rule that opens /dev/userfaultfd to the group hanare
 #   make uninstall     removes what the three with the same variables have installed
 #   make deb           Debian packages, into target/debian
+#   make release       archive, packages, bill of materials, checksums, into target/release-VERSION  (scripts/release)
 #   make clean
 #
 # CARGO_TARGET_DIR moves everything that is built. PROFILE (release) is what is built, measured and installed. TEST_PROFILE
@@ -258,6 +259,9 @@ deb:
 	umask 022; $(MAKE) --no-print-directory install-service DESTDIR=$(STAGE)/hanare-server $(DEBIAN_PATHS)
 	scripts/packages $(STAGE) $(DEBDIR) $(VERSION)
 
+release:
+	@PROFILE=$(PROFILE) scripts/release
+
 # Removes what `make install`, `make install-service` and `make install-rule` with the same variables have installed.
 # Options that a user has set stay.
 uninstall:
@@ -280,4 +284,4 @@ clean:
 
 .PHONY: all build demo test test-programs torture torture-servers worlds fuzz models check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
     bench-servers bench-redundancy bench-shared bench-cluster results workloads shared-workloads python install \
-    install-service install-rule deb uninstall clean
+    install-service install-rule deb release uninstall clean
