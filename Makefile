@@ -25,6 +25,7 @@
 #   make results       the benchmarks whose figures SPECIFICATION.md has, into it  (benches/results.sh; an hour at rest)
 #   make workloads     the C programs the tests run                  (target/workloads)
 #   make shared-workloads  those on shared memory: laplace, lu, matmul, ...
+#   make wheel         the Python package, into target/wheels       (python)
 #   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR, DOCDIR, MANDIR and DESTDIR say where
 #   make install-service  hanare-server.service, which lends this machine's memory, and /etc/default/hanare-server
 #   make install-rule  the udev rule that opens /dev/userfaultfd to the group hanare
@@ -150,10 +151,13 @@ check:
 	$(CARGO) fmt --all --check
 	cd fuzz/coverage && $(CARGO) fmt --check
 	cd models && $(CARGO) fmt --check
+	cd python && $(CARGO) fmt --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked --manifest-path python/Cargo.toml --target-dir $(TARGET)/python -- -D warnings
 	$(CARGO) deny --log-level warn check licenses bans sources
 	$(CARGO) deny --log-level warn --manifest-path fuzz/coverage/Cargo.toml --config deny.toml check licenses bans sources
 	$(CARGO) deny --log-level warn --manifest-path models/Cargo.toml --config deny.toml check -A unmatched-skip licenses bans sources
+	$(CARGO) deny --log-level warn --manifest-path python/Cargo.toml --config deny.toml check -A unmatched-skip licenses bans sources
 
 bench: build
 	benches/run.sh
@@ -211,14 +215,29 @@ workloads:
 shared-workloads: build
 	@$(MAKE) --no-print-directory -s -C workloads shared OUT=$(OUT) HANARE_LIBDIR=$(abspath $(BIN))
 
-# The Python packages that tests run, in a place of their own. Where they cannot be had, the tests that want them skip
-# themselves and say so.
+# The Python packages that tests run, in a place of their own, and those that make and check our own package. Where they
+# cannot be had, the tests that want them skip themselves and say so.
 python:
 	@scripts/need python3
 	@$(PYTHON) -c 'import numpy, duckdb, sklearn, Bio, prometheus_client' 2>/dev/null || { \
 	    python3 -m venv $(TARGET)/venv && $(PYTHON) -m pip install --quiet --disable-pip-version-check \
 	        numpy duckdb scikit-learn biopython prometheus-client; \
 	} || echo "numpy, duckdb, scikit-learn, biopython or prometheus-client cannot be installed: the tests that want them are skipped"
+	@$(PYTHON) -c 'import maturin, pytest, mypy, pandas' 2>/dev/null || \
+	    $(PYTHON) -m pip install --quiet --disable-pip-version-check maturin pytest mypy pandas || \
+	    echo "maturin, pytest, mypy or pandas cannot be installed: the tests that want them are skipped"
+
+# The library is built a second time: that of the wheel can be loaded into a process that runs already, as the last line
+# checks. `make test` does not, because it runs with the ordinary library.
+wheel: python
+	@scripts/need cargo cc clang
+	$(CARGO) build --release -p hanare -p hanare-preload -p hanare-cli
+	library=$$(scripts/wheel-library release $(TARGET)/wheels/build/library); \
+	    wheel=$$(scripts/wheel $(TARGET)/release "$$library" release $(TARGET)/wheels $(abspath $(PYTHON))); \
+	    $(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-index --upgrade \
+	        --target $(TARGET)/wheels/build/site "$$wheel"; \
+	    PYTHONPATH=$(TARGET)/wheels/build/site $(PYTHON) -c 'import hanare; assert hanare.is_far(hanare.zeros(9))'; \
+	    echo "$$wheel"
 
 # The preload library is nothing to link with: it lies where the command looks for it, whatever LIBDIR is.
 install: build
@@ -280,8 +299,8 @@ uninstall:
 
 clean:
 	$(CARGO) clean
-	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo $(TARGET)/debian
+	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo $(TARGET)/debian $(TARGET)/wheels $(TARGET)/python
 
 .PHONY: all build demo test test-programs torture torture-servers worlds fuzz models check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
-    bench-servers bench-redundancy bench-shared bench-cluster results workloads shared-workloads python install \
+    bench-servers bench-redundancy bench-shared bench-cluster results workloads shared-workloads python wheel install \
     install-service install-rule deb release uninstall clean
