@@ -26,7 +26,9 @@ pub(crate) use server::ServerFigures;
 
 /// Why metrics cannot be served.
 #[derive(Debug, Error)]
-#[error("cannot serve metrics on {address}: {source}; give --metrics another address, or port 0 for any free port")]
+#[error(
+    "cannot serve metrics on {address}: {source}; give --metrics another port of this machine, or 0 for any free one"
+)]
 pub(crate) struct MetricsError {
     address: Address,
     source: io::Error,

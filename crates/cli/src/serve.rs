@@ -83,9 +83,9 @@ pub(crate) struct ServeArgs {
     /// File to which the log is appended, each line with its time: sessions that begin and end, and what goes wrong.
     #[arg(long, value_name = "FILE", conflicts_with = "private")]
     log: Option<PathBuf>,
-    /// Serve the server's figures to a monitoring system at this address, under /metrics. PORT alone is a port that only
-    /// this machine can reach. Port 0 is any free port.
-    #[arg(long, value_name = "PORT|HOST:PORT", conflicts_with = "private")]
+    /// Serve the server's figures to a monitoring system at http://127.0.0.1:PORT/metrics. Port 0 is any free
+    /// port. Only this machine can reach it.
+    #[arg(long, value_name = "PORT", conflicts_with = "private")]
     metrics: Option<metrics::Address>,
     /// File with the key that clients must hold, which only its owner can read. 'hanare key new FILE' makes one.
     #[arg(long, value_name = "FILE")]

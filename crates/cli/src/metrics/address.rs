@@ -1,11 +1,11 @@
-//! The value of `--metrics`: a port of this machine, or an address with a port.
+//! The value of `--metrics`: a port of this machine, or one of its loopback addresses with a port.
 
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::str::FromStr;
 
-/// Where metrics are served. Without a host, only this machine can reach them.
+/// Where metrics are served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Address {
     host: String,
@@ -13,9 +13,14 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Listens on every address that the host's name has.
+    /// Listens on the first address of the host's name that can be used. All must be loopback addresses, because figures
+    /// are served without a key.
     pub(super) fn listen(&self) -> io::Result<TcpListener> {
         let addresses: Vec<SocketAddr> = (self.host.as_str(), self.port).to_socket_addrs()?.collect();
+        if !addresses.iter().all(|address| address.ip().is_loopback()) {
+            let reason = "other machines could reach it, and figures have no key";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+        }
         TcpListener::bind(&addresses[..])
     }
 }
@@ -68,6 +73,15 @@ mod tests {
         }
         for text in ["", ":", "x", "-1", "+1", "65536", "::1:9464", "a b:1", "http://a:1", "[::1]", "a:", "a\n:1"] {
             assert!(text.parse::<Address>().is_err_and(|why| why.contains("HOST:PORT")), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn only_loopback_addresses_are_listened_on() {
+        let listen = |text: &str| text.parse::<Address>().unwrap().listen().map_err(|error| error.kind());
+        assert!(listen("127.0.0.2:0").is_ok());
+        for text in ["0.0.0.0:0", "[::]:0", "203.0.113.1:0"] {
+            assert_eq!(listen(text).err(), Some(io::ErrorKind::PermissionDenied), "{text}");
         }
     }
 }

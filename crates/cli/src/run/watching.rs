@@ -13,9 +13,9 @@ use crate::metrics::{Address, Listening, MetricsError, RunFigures, Serving};
 /// The flags for watching a run.
 #[derive(Debug, Args)]
 pub(crate) struct WatchingArgs {
-    /// Serve the figures of the run to a monitoring system at this address, under /metrics, until the run ends. PORT
-    /// alone is a port that only this machine can reach. Port 0 is any free port.
-    #[arg(long, value_name = "PORT|HOST:PORT")]
+    /// Serve the figures of the run to a monitoring system at http://127.0.0.1:PORT/metrics, until the run
+    /// ends. Port 0 is any free port. Only this machine can reach it.
+    #[arg(long, value_name = "PORT")]
     metrics: Option<Address>,
     /// Say on the terminal what the run does: one line on standard error, rewritten every two seconds. Nothing if
     /// standard error is no terminal.
