@@ -10,7 +10,11 @@ $as $FAR mariadbd $common --socket="$PWD/s" --skip-networking --pid-file="$PWD/p
     > server.log 2>&1 &
 server=$!
 trap 'kill $server 2> kill.log || tail -3 server.log >&2; code=0; wait $server || code=$?; grep "^hanare: " server.log >&2 && exit $code' EXIT
-for i in $(seq 400); do mariadb-admin --no-defaults -S "$PWD/s" ping > ping.log 2>&1 && break; sleep 0.1; done
+for i in $(seq 400); do
+    mariadb-admin --no-defaults -S "$PWD/s" ping > ping.log 2>&1 && break
+    kill -0 $server 2> kill.log || break # it was refused
+    sleep 0.1
+done
 mariadb --no-defaults -S "$PWD/s" -N <<SQL
 create database test;
 use test;
