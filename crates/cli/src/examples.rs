@@ -1,4 +1,7 @@
-//! Checks that the command accepts every command line that the README, the documents and the helps show.
+//! Checks that the command accepts every command line that the README, the documents and the helps show, and that
+//! docs/commands.md has the helps.
+
+use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, Parser};
 
@@ -19,6 +22,21 @@ const STAND_INS: [(&str, &str); 9] = [
 
 /// Default of `-b` of `workloads/lu.c`. Its `-n` must be a multiple of it.
 const LU_BLOCK: u64 = 32;
+
+/// How docs/commands.md is made.
+const WRITE: &str = "run HANARE_TEST_WRITE=1 cargo test -p hanare-cli examples";
+
+const COMMANDS_HEAD: &str = "\
+# Commands
+
+What `hanare COMMAND --help` prints, for each command. [settings.md](settings.md) has the settings with their variables.
+This page is made from the command: `HANARE_TEST_WRITE=1 cargo test -p hanare-cli examples`.
+";
+
+/// Returns the folder of the repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
 
 /// Returns the words of a command line as a shell would take them, up to its end: a pipe, a redirection or a comment.
 fn words(line: &str) -> Vec<String> {
@@ -74,15 +92,63 @@ fn help_lines(mut command: clap::Command, into: &mut Vec<String>) {
     command.get_subcommands().for_each(|below| help_lines(below.clone(), into));
 }
 
+/// Returns the pages in a folder and the folders in it.
+fn pages(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let is_page = |path: &PathBuf| path.extension().is_some_and(|ext| ext == "md");
+    entries.flat_map(|path| if path.is_dir() { pages(&path) } else { vec![path] }).filter(is_page).collect()
+}
+
+/// Returns the lines of a page that may be command lines, each indented: those that are indented, and those in blocks,
+/// without the prompt.
+fn command_lines(page: &str) -> Vec<String> {
+    let (mut fenced, mut found) = (false, Vec::new());
+    for line in page.lines() {
+        fenced ^= line.starts_with("```");
+        let typed = line.split_once("$ ").map_or(line, |(_, typed)| typed).trim_end_matches('\\');
+        match line.strip_prefix("    ") {
+            Some(_) => found.push(line.to_owned()),
+            None if fenced => found.push(format!("    {typed}")),
+            None => {}
+        }
+    }
+    found
+}
+
+/// Returns docs/commands.md: the help of each command.
+fn commands_page() -> String {
+    fn add(command: &mut clap::Command, page: &mut String) {
+        let help = command.render_long_help().to_string();
+        let lines: Vec<&str> = help.trim_end().lines().map(str::trim_end).collect();
+        let name = command.get_bin_name().unwrap_or(crate::NAME);
+        *page += &format!("\n## {name}\n\n```text\n{}\n```\n", lines.join("\n"));
+        command.get_subcommands_mut().filter(|below| !below.is_hide_set()).for_each(|below| add(below, page));
+    }
+    let mut page = String::from(COMMANDS_HEAD);
+    let mut command = Cli::command().disable_help_subcommand(true).term_width(100);
+    command.build();
+    add(&mut command, &mut page);
+    page
+}
+
+#[test]
+fn the_page_of_commands_has_what_the_helps_say() {
+    let path = root().join("docs/commands.md");
+    if std::env::var_os("HANARE_TEST_WRITE").is_some_and(|wish| wish == "1") {
+        std::fs::write(&path, commands_page()).unwrap();
+    }
+    let page = std::fs::read_to_string(&path).unwrap();
+    let said = commands_page();
+    let other = page.lines().zip(said.lines()).find(|(shown, said)| shown != said);
+    assert!(page == said, "docs/commands.md is not what the helps say, from {other:?} on: {WRITE}");
+    assert!(page.contains("\n## hanare trace record\n") && page.contains("--redundancy <"));
+}
+
 #[test]
 fn every_command_line_that_is_shown_is_accepted() {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let pages = docs.chain([root.join("README.md")]).filter(|path| path.extension().is_some_and(|ext| ext == "md"));
-    let mut lines: Vec<String> = pages
-        .flat_map(|path| std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect::<Vec<_>>())
-        .collect();
-    lines.retain(|line| line.starts_with("    "));
+    let pages = pages(&root().join("docs")).into_iter().chain([root().join("README.md")]);
+    let mut lines: Vec<String> =
+        pages.flat_map(|path| command_lines(&std::fs::read_to_string(path).unwrap())).collect();
     help_lines(Cli::command(), &mut lines);
     let mut count = 0;
     let mut refused = Vec::new();
@@ -110,5 +176,7 @@ fn lines_are_divided_as_a_shell_does() {
     assert_eq!(words("hanare run -- sh -c 'a b' > out"), ["hanare", "run", "--", "sh", "-c", "a b"]);
     assert_eq!(words("hanare status node7      the server on node7"), ["hanare", "status", "node7"]);
     assert!(refusal("hanare run --bogus -- true").is_some_and(|why| why.contains("--bogus")));
+    let page = "    a\n```console\n$ b \\\nn7$ c\n```\nd\n";
+    assert_eq!(command_lines(page), ["    a", "    ```console", "    b ", "    c"]);
     assert!(refusal("hanare serve --memory lots").is_some() && refusal("hanare serve --memory 1G").is_none());
 }
