@@ -57,6 +57,8 @@ PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 UDEVDIR ?= $(PREFIX)/lib/udev/rules.d
+PAGES := $(filter-out docs/SUMMARY.md,$(wildcard docs/*.md))
+PAGE_FOLDERS := tutorials how-to explanation
 DEFAULTS := /etc/default/hanare-server
 # Where the shells look for completions of installed commands.
 COMPLETIONS := bash:$(PREFIX)/share/bash-completion/completions/hanare zsh:$(ZSHDIR)/_hanare \
@@ -250,7 +252,9 @@ install: build
 	for name in hanare hanare-dsm; do \
 	    sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' \
 	        -e 's|@VERSION@|$(VERSION)|' packaging/$$name.pc.in > $(DESTDIR)$(PKGCONFIGDIR)/$$name.pc; done
-	install -m 644 README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT docs/*.md $(DESTDIR)$(DOCDIR)/
+	install -m 644 README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(PAGES) $(DESTDIR)$(DOCDIR)/
+	for folder in $(PAGE_FOLDERS); do install -d $(DESTDIR)$(DOCDIR)/$$folder; \
+	    install -m 644 docs/$$folder/*.md $(DESTDIR)$(DOCDIR)/$$folder/; done
 	install -m 644 examples/*.c $(DESTDIR)$(DOCDIR)/examples/
 	$(BIN)/hanare manual $(DESTDIR)$(MANDIR)/man1
 	for each in $(COMPLETIONS); do file="$(DESTDIR)$${each#*:}"; \
@@ -290,16 +294,16 @@ uninstall:
 	rm -f $(addprefix $(DESTDIR),$(PREFIX)/bin/hanare $(PREFIX)/lib/hanare/libhanare_preload.so \
 	    $(LIBDIR)/libhanare.so $(LIBDIR)/libhanare_dsm.so $(INCLUDEDIR)/dlmm.h $(INCLUDEDIR)/dsm.h \
 	    $(PKGCONFIGDIR)/hanare.pc $(PKGCONFIGDIR)/hanare-dsm.pc)
-	rm -f $(addprefix $(DESTDIR)$(DOCDIR)/,README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(notdir $(wildcard docs/*.md)) \
-	    $(wildcard examples/*.c))
+	rm -f $(addprefix $(DESTDIR)$(DOCDIR)/,README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(notdir $(PAGES)) \
+	    $(wildcard examples/*.c) $(patsubst docs/%,%,$(wildcard $(PAGE_FOLDERS:%=docs/%/*.md))))
 	rm -f $(DESTDIR)$(MANDIR)/man1/hanare.1 $(DESTDIR)$(MANDIR)/man1/hanare-*.1
 	for each in $(COMPLETIONS); do rm -f "$(DESTDIR)$${each#*:}"; done
-	for folder in $(DOCDIR)/examples $(DOCDIR) $(PREFIX)/lib/hanare $(PKGCONFIGDIR); do \
+	for folder in $(addprefix $(DOCDIR)/,examples $(PAGE_FOLDERS)) $(DOCDIR) $(PREFIX)/lib/hanare $(PKGCONFIGDIR); do \
 	    if [ -d $(DESTDIR)$$folder ]; then rmdir --ignore-fail-on-non-empty $(DESTDIR)$$folder; fi; done
 
 clean:
 	$(CARGO) clean
-	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo $(TARGET)/debian $(TARGET)/wheels $(TARGET)/python
+	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo $(TARGET)/debian $(TARGET)/wheels $(TARGET)/python $(TARGET)/pages
 
 .PHONY: all build demo test test-programs torture torture-servers worlds fuzz models check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
     bench-servers bench-redundancy bench-shared bench-cluster results workloads shared-workloads python wheel install \

@@ -127,22 +127,20 @@ fn the_manual_and_the_completions_are_installed() {
     }
 }
 
-/// Checks that the programs of the README compile as it says, against an installation, and that nothing of the
-/// installation is left after `make uninstall`.
+/// Checks that the tutorials have the examples as they are, that these compile against an installation, and that nothing of
+/// it is left after `make uninstall`.
 #[test]
 fn the_examples_compile_run_and_the_installation_can_be_removed() {
     let place = Place::new();
     installed_example(&place);
     let prefix = place.path("prefix");
     let root = &built().root;
-    let readme = std::fs::read_to_string(root.join("README.md")).expect("the README");
-    let source = std::fs::read_to_string(root.join("examples/far.c")).expect("an example");
-    let shown: String = source
-        .lines()
-        .skip(1)
-        .map(|line| if line.is_empty() { "\n".into() } else { format!("    {line}\n") })
-        .collect();
-    assert!(readme.contains(&shown), "the README does not have examples/far.c as it is");
+    for (name, page) in [("far.c", "c-program"), ("shared.c", "shared-memory")] {
+        let page = std::fs::read_to_string(root.join(format!("docs/tutorials/{page}.md"))).expect("a tutorial");
+        let source = std::fs::read_to_string(root.join("examples").join(name)).expect("an example");
+        let shown = &source[source.find("#include").expect("an include")..];
+        assert!(page.contains(&format!("```c file={name}\n{shown}```\n")), "the tutorial has another {name}");
+    }
     let path = format!("{}:/usr/bin:/bin", prefix.join("bin").display());
     for (name, package, sum) in [("far", "hanare", "35184367894528"), ("shared", "hanare-dsm", "549755289600")] {
         let script = format!(

@@ -30,6 +30,25 @@ fn no_registry(said: &[u8]) -> bool {
     ["failed to download", "failed to get", "failed to query"].iter().any(|words| said.contains(words))
 }
 
+/// Makes a command of a python that finds the package.
+fn with_package(place: &Place, python: &OsStr) -> Command {
+    let mut command = place.command(python);
+    command.env("PYTHONPATH", place.path("site")).env("PYTHONDONTWRITEBYTECODE", "1");
+    // The libhanare.so of a build has more variables of threads than a running process has room for. That of a release
+    // wheel is another one: scripts/wheel-library builds it.
+    command.env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=4096");
+    command
+}
+
+/// Types what the tutorial says into a python, and compares what it prints.
+fn the_tutorial_holds(place: &Place, python: &OsStr) {
+    let page = built().root.join("docs/tutorials/notebook.md");
+    let examples = std::fs::read_to_string(&page).expect("the tutorial").matches("    >>> ").count();
+    assert!(examples > 10, "only {examples} lines to be typed");
+    let outcome = place.run(with_package(place, python).args(["-m", "doctest"]).arg(&page));
+    assert!(outcome.code == Some(0) && outcome.stdout.is_empty(), "{}{}", outcome.text(), outcome.stderr);
+}
+
 #[test]
 fn the_package_passes_its_own_tests() {
     let Some(python) = python_with("maturin").filter(|python| has_all(python)) else { return };
@@ -49,13 +68,10 @@ fn the_package_passes_its_own_tests() {
     install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]);
     place.run(install.arg("--target").arg(place.path("site")).arg(&wheel)).assert_well("pip install");
 
-    let mut tests = place.command(&python);
+    the_tutorial_holds(&place, &python);
+    let mut tests = with_package(&place, &python);
     tests.args(["-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp"]);
-    tests.arg(place.path("pytest")).arg(built.root.join("python/tests"));
-    tests.env("PYTHONPATH", place.path("site")).env("PYTHONDONTWRITEBYTECODE", "1").env_remove("HANARE_TIMEOUT");
-    // The libhanare.so of a build has more variables of threads than a running process has room for. That of a release
-    // wheel is another one: scripts/wheel-library builds it.
-    tests.env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=4096");
+    tests.arg(place.path("pytest")).arg(built.root.join("python/tests")).env_remove("HANARE_TIMEOUT");
     let outcome = place.start(&mut tests).finish(PATIENCE);
     let said = outcome.text();
     assert!(outcome.code == Some(0) && said.contains(" passed"), "{said}{}", outcome.stderr);
