@@ -26,6 +26,7 @@
 #   make workloads     the C programs the tests run                  (target/workloads)
 #   make shared-workloads  those on shared memory: laplace, lu, matmul, ...
 #   make wheel         the Python package, into target/wheels       (python)
+#   make site          the documents as a site, into target/site   (scripts/site; wants mdbook)
 #   make install       PREFIX (/usr/local), LIBDIR, INCLUDEDIR, DOCDIR, MANDIR and DESTDIR say where
 #   make install-service  hanare-server.service, which lends this machine's memory, and /etc/default/hanare-server
 #   make install-rule  the udev rule that opens /dev/userfaultfd to the group hanare
@@ -241,6 +242,10 @@ wheel: python
 	    PYTHONPATH=$(TARGET)/wheels/build/site $(PYTHON) -c 'import hanare; assert hanare.is_far(hanare.zeros(9))'; \
 	    echo "$$wheel"
 
+site:
+	@scripts/need cargo python3 mdbook
+	scripts/site $(TARGET)/site
+
 # The preload library is nothing to link with: it lies where the command looks for it, whatever LIBDIR is.
 install: build
 	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/lib/hanare $(LIBDIR) $(PKGCONFIGDIR) $(INCLUDEDIR)) \
@@ -303,8 +308,9 @@ uninstall:
 
 clean:
 	$(CARGO) clean
-	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo $(TARGET)/debian $(TARGET)/wheels $(TARGET)/python $(TARGET)/pages
+	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo $(TARGET)/debian $(TARGET)/wheels $(TARGET)/python $(TARGET)/site $(TARGET)/site-source \
+	    $(TARGET)/pages
 
 .PHONY: all build demo test test-programs torture torture-servers worlds fuzz models check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
-    bench-servers bench-redundancy bench-shared bench-cluster results workloads shared-workloads python wheel install \
+    bench-servers bench-redundancy bench-shared bench-cluster results workloads shared-workloads python wheel site install \
     install-service install-rule deb release uninstall clean

@@ -1,4 +1,4 @@
-//! Checks the links between the documents.
+//! Checks the links between the documents, and the list of the site's pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -97,6 +97,20 @@ fn every_link_leads_to_a_file_and_a_heading() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(count > 300, "only {count} links were found");
+}
+
+#[test]
+fn every_page_is_in_the_summary_once() {
+    let docs = root().join("docs");
+    let summary = std::fs::read_to_string(docs.join("SUMMARY.md")).expect("the summary");
+    let mut listed: Vec<PathBuf> = targets(&summary).iter().map(|(_, target)| docs.join(target)).collect();
+    listed.sort();
+    for page in pages(&docs).iter().filter(|page| !page.ends_with("SUMMARY.md")) {
+        assert_eq!(listed.iter().filter(|other| *other == page).count(), 1, "{} in SUMMARY.md", page.display());
+    }
+    let mut once = listed.clone();
+    once.dedup();
+    assert_eq!(listed, once, "a page is in SUMMARY.md twice");
 }
 
 #[test]
