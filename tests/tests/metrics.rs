@@ -92,12 +92,13 @@ fn faults(samples: &Samples) -> f64 {
     samples.iter().filter(|(name, _)| name.starts_with("hanare_run_faults_total{")).map(|(_, value)| value).sum()
 }
 
-/// Waits until a run pages, and returns its page of figures.
+/// Waits until a run pages in both directions, and returns its page of figures.
 fn page_of_a_busy_run(address: &str) -> String {
     let mut text = String::new();
     until("the run pages", || {
         text = page(address);
-        samples(&text)["hanare_run_written_back_bytes_total"] > 0.0
+        let seen = samples(&text);
+        seen["hanare_run_written_back_bytes_total"] > 0.0 && seen["hanare_run_fetched_bytes_total"] > 0.0
     });
     text
 }
