@@ -1,8 +1,8 @@
-/* touch SIZE [--passes N] [--random] [--seed S] [--killed]
+/* touch SIZE [--passes N] [--while FILE] [--random] [--seed S] [--killed]
  *
  * Writes every word of an array, then reads and checks every word. It does so N times (1), in ascending order or with
- * the pages in random order. Every pass writes other values, so that a stale page is noticed. With --killed, the
- * program then kills itself. */
+ * the pages in random order. Every pass writes other values, so that a stale page is noticed. With --while, more passes
+ * follow as long as FILE is there. With --killed, the program then kills itself. */
 #include "check.h"
 
 #include <unistd.h>
@@ -41,12 +41,15 @@ int main(int argc, char **argv) {
     size_t size = 0, passes = 1;
     uint64_t seed = 1;
     int random = 0, killed = 0;
+    const char *file = NULL;
     for (int i = 1; i < argc; i++) {
         const char *value;
         if ((value = option(argv, &i, "--passes")))
             passes = parse_size(value);
         else if ((value = option(argv, &i, "--seed")))
             seed = strtoull(value, NULL, 10);
+        else if ((value = option(argv, &i, "--while")))
+            file = value;
         else if (strcmp(argv[i], "--random") == 0)
             random = 1;
         else if (strcmp(argv[i], "--killed") == 0)
@@ -55,13 +58,14 @@ int main(int argc, char **argv) {
             size = parse_size(argv[i]);
     }
     if (size < sizeof(uint64_t)) {
-        fprintf(stderr, "usage: touch SIZE [--passes N] [--random] [--seed S] [--killed]\n");
+        fprintf(stderr, "usage: touch SIZE [--passes N] [--while FILE] [--random] [--seed S] [--killed]\n");
         return 2;
     }
     size_t total = size / sizeof(uint64_t), pages = (total * sizeof(uint64_t) + PAGE - 1) / PAGE, first;
     uint64_t *words = malloc(size);
     CALL(words != NULL);
-    for (size_t pass = 0; pass < passes; pass++) {
+    size_t pass = 0;
+    for (; pass < passes || (file && access(file, F_OK) == 0); pass++) {
         struct order order = start_order(pages, random, seed + pass);
         for (size_t n = 0; n < pages; n++)
             for (size_t count = words_of_page(total, next(&order), &first), i = 0; i < count; i++)
@@ -77,6 +81,6 @@ int main(int argc, char **argv) {
     if (killed)
         CALL(kill(getpid(), SIGKILL) == 0);
     free(words);
-    printf("ok touch: %zu bytes, %zu passes, %s\n", size, passes, random ? "random" : "sequential");
+    printf("ok touch: %zu bytes, %zu passes, %s\n", size, pass, random ? "random" : "sequential");
     return 0;
 }

@@ -204,7 +204,10 @@ fn tracers_and_debuggers_see_a_program_that_goes_on() {
     }
     if installed("gdb", "gdb") {
         let place = Place::new();
-        let script = format!("echo $$ >&2; exec {} 32M --passes 40", built().workload("touch").display());
+        let debugged = place.path("debugged");
+        std::fs::write(&debugged, "").unwrap();
+        let touch = built().workload("touch");
+        let script = format!("echo $$ >&2; exec {} 32M --while {}", touch.display(), debugged.display());
         let mut command = place.hanare(["run", "--mode", "sigbus", "--local", "8M", "--", "sh", "-c", &script]);
         let mut running = place.start(&mut command);
         until("the program has said its number", || running.said_so_far().ends_with('\n'));
@@ -215,6 +218,7 @@ fn tracers_and_debuggers_see_a_program_that_goes_on() {
             assert!(outcome.code == Some(0) && outcome.text().contains("#0"), "{outcome:?}");
             assert!(running.runs(), "the program ended under the debugger");
         }
+        std::fs::remove_file(&debugged).unwrap();
         let outcome = running.finish(Duration::from_secs(60));
         assert_eq!(outcome.code, Some(0), "{outcome:?}");
     }

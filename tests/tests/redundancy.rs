@@ -3,18 +3,25 @@
 
 use std::time::{Duration, Instant};
 
-use hanare_tests::{Hostile, Lie, PATIENCE, Place, Running, Served, built, figures, status, until};
+use hanare_tests::{Hostile, Lie, Outcome, PATIENCE, Place, Running, Served, built, figures, status, until};
 use rustix::process::Signal;
 
-/// Starts a program that pages for a while on these servers. It checks every word that it reads.
-fn paging(place: &Place, redundancy: &str, servers: &[Served], passes: &str) -> Running {
+/// Starts a program that pages on these servers until `end` is called. It checks every word that it reads.
+fn paging(place: &Place, redundancy: &str, servers: &[Served]) -> Running {
+    std::fs::write(place.path("paging"), "").unwrap();
     let mut command = place.hanare(["run", "--local", "4M", "--redundancy", redundancy, "--allow-same-host"]);
     for server in servers {
         command.args(["--server", &server.address]);
     }
     command.arg("--stats-json").arg(place.path("json"));
-    command.arg("--").arg(built().workload("touch")).args(["32M", "--passes", passes]);
+    command.arg("--").arg(built().workload("touch")).args(["32M", "--while"]).arg(place.path("paging"));
     place.start(&mut command)
+}
+
+/// Tells the program of `paging` that its current pass is its last, and waits for its end.
+fn end(place: &Place, run: Running) -> Outcome {
+    std::fs::remove_file(place.path("paging")).unwrap();
+    run.finish(PATIENCE)
 }
 
 /// Waits until pages have been written to each server and read back.
@@ -31,13 +38,13 @@ fn until_all_are_used(servers: &[Served]) {
 fn outlives_a_kill(redundancy: &str, count: usize) {
     let place = Place::new();
     let mut servers: Vec<Served> = (0..count).map(|_| Served::tcp(&place, "128M")).collect();
-    let mut run = paging(&place, redundancy, &servers, "40");
+    let mut run = paging(&place, redundancy, &servers);
     until_all_are_used(&servers);
     let killed = servers.remove(1);
     let address = killed.address.clone();
     killed.kill();
-    assert!(run.runs(), "the server is killed in the middle");
-    let outcome = run.finish(PATIENCE);
+    until_rebuilt(&mut run, 1);
+    let outcome = end(&place, run);
     assert!(outcome.code == Some(0) && outcome.text().starts_with("ok touch"), "{redundancy}: {outcome:?}");
     assert!(outcome.stderr.contains(&format!("hanare: lost memory server {address}")), "{redundancy}: {outcome:?}");
     assert!(outcome.stderr.contains("every page has all its parts again"), "{redundancy}: {outcome:?}");
@@ -62,16 +69,15 @@ fn parity_outlives_a_killed_server() {
 fn a_stopped_server_delays_the_program_for_a_moment() {
     let place = Place::new();
     let servers: Vec<Served> = (0..3).map(|_| Served::tcp(&place, "128M")).collect();
-    let mut run = paging(&place, "mirror", &servers, "40");
+    let mut run = paging(&place, "mirror", &servers);
     until_all_are_used(&servers);
     servers[0].signal(Signal::STOP);
-    assert!(run.runs(), "the server is stopped in the middle");
     // The other servers go on serving soon.
     let read = || servers[1..].iter().map(|server| status(&server.address).read_bytes).sum::<u64>();
     let (began, before) = (Instant::now(), read());
     until("pages come from the other servers", || read() > before + (16 << 20) || !run.runs());
     assert!(began.elapsed() < Duration::from_secs(10), "after {:?}", began.elapsed());
-    let outcome = run.finish(PATIENCE);
+    let outcome = end(&place, run);
     servers[0].signal(Signal::CONT);
     assert!(outcome.code == Some(0) && outcome.text().starts_with("ok touch"), "{outcome:?}");
     assert!(outcome.stderr.contains("it fell silent"), "{outcome:?}");
@@ -192,13 +198,17 @@ fn news_of_executed_programs_name_the_process() {
     for server in &servers {
         command.args(["--server", &server.address]);
     }
-    let touch = format!("{} 16M --passes 40", built().workload("touch").display());
+    let paging = place.path("paging");
+    std::fs::write(&paging, "").unwrap();
+    let touch = format!("{} 16M --while {}", built().workload("touch").display(), paging.display());
     command.args(["--", "sh", "-c"]).arg(format!("{touch} & {touch}; wait"));
     let mut run = place.start(&mut command);
     until_all_are_used(&servers);
     servers.remove(1).kill();
-    assert!(run.runs(), "the server is killed in the middle");
-    let outcome = run.finish(PATIENCE);
+    until("both processes have lost it", || {
+        run.said_so_far().matches("lost memory server").count() == 2 || !run.runs()
+    });
+    let outcome = end(&place, run);
     assert!(outcome.code == Some(0) && outcome.text().matches("ok touch").count() == 2, "{outcome:?}");
     let lost: Vec<_> = outcome.stderr.lines().filter(|line| line.contains(": lost memory server ")).collect();
     assert!(lost.len() == 2 && lost[0] != lost[1], "{outcome:?}");
