@@ -432,7 +432,7 @@ impl Redundant {
         }
         for (index, member) in self.members.iter().enumerate().filter(|(_, member)| owes(member)) {
             let Some(remote) = member.there() else { continue };
-            if self.machine.lock().can_spare(index) {
+            if self.machine.lock().bears_loss_of(index) {
                 self.lose(index, remote, Why::Silent);
             }
         }

@@ -19,12 +19,12 @@ impl Redundant {
         let mut failure = None;
         let mut sessions = Vec::new();
         for (index, member) in self.members.iter().enumerate() {
-            let can_spare = self.machine.lock().can_spare(index);
-            let limit = can_spare.then_some(SUSPECT);
+            let can_go = self.machine.lock().bears_loss_of(index);
+            let limit = can_go.then_some(SUSPECT);
             let cloned = member.there().map(|remote| remote.share(limit));
             sessions.push(match cloned {
                 Some(Ok(mut cloned)) => cloned.pop(),
-                Some(Err(error)) if can_spare => {
+                Some(Err(error)) if can_go => {
                     // The parent takes the server for lost when it goes on.
                     member.is_mute.store(true, Release);
                     // The child takes the server for lost. It is one server at most, because a second may be one too

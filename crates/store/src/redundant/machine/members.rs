@@ -67,23 +67,8 @@ impl Machine {
         extents.map(|extent| u64::from(self.used[extent as usize])).sum()
     }
 
-    /// Checks whether each page would keep K parts if this server were lost.
-    pub(in crate::redundant) fn can_spare(&self, member: usize) -> bool {
-        let (data, parity) = (u32::from(self.sizes.data), u32::from(self.sizes.parity));
-        let there = self.members.len() as u32 - self.lost_members();
-        let next = |extent: &u32| self.behind.next(extent + 1);
-        let mut extents = std::iter::successors(self.behind.next(0), next);
-        // In an extent that is being rebuilt, one part more than those without home may be missing.
-        let is_safe = |extent: u32| {
-            let missing = u32::from(self.parts()) - self.homed(extent).count_ones();
-            let is_home = parts_of(self.homed(extent)).any(|part| self.home(extent, part) == Some(member));
-            !is_home || missing.max(1) < parity
-        };
-        there > data && extents.all(is_safe) && self.writes_bear_loss_of(member)
-    }
-
-    /// Checks whether each page would have K parts at other servers if this server were lost. Looks at each unit of the
-    /// extents that are being rebuilt. So it finds more than [`Self::can_spare`], and takes longer.
+    /// Checks whether each page would have K parts at other servers if this server were lost, and K hosts would be left. Looks
+    /// at each unit of the extents that are being rebuilt.
     pub(in crate::redundant) fn bears_loss_of(&self, member: usize) -> bool {
         let next = |extent: &u32| self.behind.next(extent + 1);
         let mut extents = std::iter::successors(self.behind.next(0), next);
@@ -91,8 +76,19 @@ impl Machine {
             let mut parts = parts_of(self.homed(extent)).filter(|&part| self.home(extent, part) == Some(member));
             parts.all(|part| self.can_do_without(extent, part))
         };
-        let there = self.members.len() as u32 - self.lost_members();
-        there > u32::from(self.sizes.data) && extents.all(is_safe) && self.writes_bear_loss_of(member)
+        self.hosts_without(member) >= usize::from(self.sizes.data)
+            && extents.all(is_safe)
+            && self.writes_bear_loss_of(member)
+    }
+
+    /// Returns the number of hosts with a server that is there, besides this server.
+    fn hosts_without(&self, member: usize) -> usize {
+        let is_there = |index: usize| index != member && self.members[index].state == State::There;
+        let is_first = |index: &usize| {
+            let host = self.members[*index].host;
+            is_there(*index) && !(0..*index).any(|other| is_there(other) && self.members[other].host == host)
+        };
+        (0..self.members.len()).filter(is_first).count()
     }
 
     /// Checks whether each page that is being written would have K parts at other servers than this one. An extent counts

@@ -241,7 +241,10 @@ impl World {
         let index = self.random.below(self.servers.len() as u64) as usize;
         if self.random.chance(self.per_mille_lost) && self.servers[index].is_there {
             let is_meant = self.is_doomed && self.random.chance(100);
-            if is_meant || self.can_lose(index) {
+            let can_lose = self.can_lose(index);
+            // A server that only falls silent may be lost, if the machine says so.
+            assert!(self.is_doomed || can_lose || !self.machine.bears_loss_of(index), "server {index} is needed");
+            if is_meant || can_lose {
                 self.lose(index);
             }
         }
