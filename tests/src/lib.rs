@@ -11,17 +11,19 @@ mod machine;
 mod place;
 mod running;
 mod served;
+mod slurm;
 
 pub use built::{Built, built};
 pub use group::Group;
 pub use hostile::{Hostile, Lie};
 pub use machine::{
-    installed, is_full, mode_works, patience, python_with, python_with_numpy, rounds, system_calls_are_trapped,
-    system_calls_work_on_far_pages,
+    free_ports, installed, is_full, mode_works, patience, python_with, python_with_numpy, rounds,
+    system_calls_are_trapped, system_calls_work_on_far_pages,
 };
 pub use place::{Figures, Outcome, Place, figures, processes_of};
 pub use running::{Running, until};
 pub use served::{Served, status};
+pub use slurm::{Ended, Slurm};
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! The features and limits of this machine on which tests depend.
 
 use std::ffi::OsString;
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -37,6 +38,12 @@ pub fn installed(program: &str, package: &str) -> bool {
         println!("skipped: there is no {program}; apt-get install {package}");
     }
     there
+}
+
+/// Returns different ports that are free at the time of the call.
+pub fn free_ports<const N: usize>() -> [u16; N] {
+    let listeners: [TcpListener; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    listeners.map(|listener| listener.local_addr().expect("its address").port())
 }
 
 /// Whether the kernel's accesses to far pages trap here, so that programs can make system calls on far pages. This

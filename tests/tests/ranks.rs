@@ -1,11 +1,9 @@
 //! Tests the programs that share memory, and the ways to start them. Every workload must give its serial result bit for
 //! bit, for all numbers of ranks, protocols and transfers. The same must hold under srun and mpirun.
 
-use std::net::TcpListener;
-use std::process::Command;
 use std::time::Duration;
 
-use hanare_tests::{Outcome, Place, Running, built, until};
+use hanare_tests::{Outcome, Place, Slurm, built, free_ports, installed};
 
 const PROTOCOLS: [&str; 3] = ["invalidate", "update", "adaptive"];
 const LIMIT: Duration = Duration::from_secs(120);
@@ -59,24 +57,9 @@ fn every_workload_gives_its_serial_result_on_many_ranks_and_with_homes_that_move
     place.assert_nothing_left();
 }
 
-/// Whether a program is installed. If it is not, prints a line.
-fn is_installed(program: &str, package: &str) -> bool {
-    let found = Command::new(program).arg("-V").output().is_ok();
-    if !found {
-        println!("skipped: there is no {program}; install {package}");
-    }
-    found
-}
-
-/// Returns different ports that are free at the time of the call.
-fn free_ports<const N: usize>() -> [u16; N] {
-    let listeners: [TcpListener; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    listeners.map(|listener| listener.local_addr().expect("its address").port())
-}
-
 #[test]
 fn ranks_of_mpirun_meet_on_one_host_and_by_tcp() {
-    if !is_installed("mpirun", "openmpi-bin") {
+    if !installed("mpirun", "openmpi-bin") {
         return;
     }
     let place = Place::new();
@@ -93,62 +76,10 @@ fn ranks_of_mpirun_meet_on_one_host_and_by_tcp() {
     }
 }
 
-/// A Slurm cluster with a controller and three hosts. All hosts are this machine under different names.
-struct Slurm<'a> {
-    place: &'a Place,
-    config: std::path::PathBuf,
-    _daemons: Vec<Running>,
-}
-
-impl<'a> Slurm<'a> {
-    fn start(place: &'a Place) -> Self {
-        let [control, ports @ ..] = free_ports::<4>();
-        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let host = name.split('.').next().expect("a name");
-        let user = Command::new("id").arg("-un").output().expect("id runs");
-        let user = String::from_utf8_lossy(&user.stdout).trim().to_owned();
-        let at = place.path("slurm").display().to_string();
-        std::fs::create_dir_all(place.path("slurm/state")).expect("a directory");
-        let mut config = format!(
-            "ClusterName=hanare\nSlurmctldHost={host}(127.0.0.1)\nAuthType=auth/none\nCredType=cred/none\n\
-             SlurmUser={user}\nSlurmdUser={user}\nSlurmctldPort={control}\nSlurmctldPidFile={at}/ctld.pid\n\
-             SlurmdPidFile={at}/%n.pid\nSlurmdSpoolDir={at}/%n\nStateSaveLocation={at}/state\n\
-             SlurmctldLogFile={at}/ctld.log\nSlurmdLogFile={at}/%n.log\nProctrackType=proctrack/pgid\n\
-             TaskPlugin=task/none\nSelectType=select/linear\nMpiDefault=none\nReturnToService=2\n\
-             PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
-        );
-        for (node, port) in ports.iter().enumerate() {
-            std::fs::create_dir(place.path(&format!("slurm/n{node}"))).expect("a directory");
-            config += &format!("NodeName=n{node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=1\n");
-        }
-        let config = place.file("slurm.conf", config);
-        let daemon = |program: &str, args: &[&str]| {
-            place.start(place.command(program).arg("-D").arg("-f").arg(&config).args(args))
-        };
-        let mut daemons = vec![daemon("slurmctld", &[])];
-        daemons.extend((0..3).map(|node| daemon("slurmd", &["-N", &format!("n{node}")])));
-        let slurm = Self { place, config, _daemons: daemons };
-        until("three hosts are idle", || {
-            let outcome = place.run(slurm.command("sinfo").args(["--noheader", "--format", "%D %t"]));
-            outcome.text().lines().any(|line| line.trim() == "3 idle")
-        });
-        slurm
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = self.place.command(program);
-        command.env("SLURM_CONF", &self.config);
-        command
-    }
-}
-
 #[test]
 fn ranks_of_srun_meet_across_hosts() {
-    if !is_installed("srun", "slurm-wlm") || !is_installed("slurmctld", "slurm-wlm") {
-        return;
-    }
     let place = Place::new();
-    let slurm = Slurm::start(&place);
+    let Some(slurm) = Slurm::start(&place) else { return };
     let [port] = free_ports();
     let mut command = slurm.command("srun");
     command.env("HANARE_RANK0", format!("127.0.0.1:{port}")).args(["-N", "3", "-n", "3"]);
