@@ -26,6 +26,7 @@ mod run;
 mod serve;
 mod signals;
 mod simulate;
+mod slurm;
 mod socket;
 mod status;
 mod supervise;
@@ -85,6 +86,7 @@ enum Command {
     Trace(trace::TraceArgs),
     Simulate(simulate::SimulateArgs),
     Place(place::PlaceArgs),
+    Slurm(slurm::SlurmArgs),
     Torture(torture::TortureArgs),
     Completions(manual::CompletionsArgs),
     Manual(manual::ManualArgs),
@@ -133,6 +135,7 @@ fn command() -> ExitCode {
         Command::Bench(args) => bench::bench(&args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Trace(args) => trace::trace(&args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Place(args) => place::place(&args).map_err(|error| (EXIT_OWN, error.to_string())),
+        Command::Slurm(args) => slurm::slurm(&args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Torture(args) => torture::torture(&args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Completions(args) => {
             manual::completions(&args, Cli::command()).map_err(|error| (EXIT_OWN, error.to_string()))

@@ -65,6 +65,7 @@ run_pages! {
     cluster_simulation "docs/cluster-simulation.md";
     settings "docs/settings.md";
     security "docs/security.md";
+    slurm "docs/slurm.md";
     run_in_a_container "docs/how-to/run-in-a-container.md";
 }
 
