@@ -12,6 +12,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use hanare_settings::parse_size;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -102,8 +103,15 @@ pub(crate) struct LaunchArgs {
     local: Option<u64>,
     #[command(flatten)]
     elsewhere: elsewhere::ElsewhereArgs,
-    /// Print the counters of each rank as a table at the end, on stderr or to FILE.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
+    /// Print the counters of each rank as a table of text at the end, on stderr or to FILE.
+    #[arg(
+        long,
+        value_name = "FILE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "-",
+        value_parser = PathBufValueParser::new().try_map(parse_report)
+    )]
     report: Option<PathBuf>,
     /// Write the counters of each rank to this file, as a JSON array.
     #[arg(long, value_name = "FILE")]
@@ -224,6 +232,15 @@ fn parse_local(text: &str) -> Result<u64, String> {
         size if size >= LOCAL_MIN => Ok(size),
         _ => Err("a rank keeps 256K of shared pages at least".to_owned()),
     }
+}
+
+/// Parses the name of the report's file. Refuses the name of a page, because ranks have only a table.
+fn parse_report(path: PathBuf) -> Result<PathBuf, String> {
+    if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("html")) {
+        let instead = "write --report=FILE.txt for a table, or --stats-json FILE for all counters";
+        return Err(format!("ranks have no page with charts; {instead}"));
+    }
+    Ok(path)
 }
 
 /// Starts a rank. Returns its process and a pidfd.

@@ -135,6 +135,12 @@ fn what_was_meant_and_where_to_read_is_told() {
             (&["run", "--policy", "lur", "true"], &[], 125, "did you mean 'lru'?"),
             (&["run", "--mode", "threads", "true"], &[], 125, "did you mean 'thread'?"),
             (&["launch", "-n", "1", "no-such-program"], &[], 127, "program not found in PATH"),
+            (
+                &["launch", "-n", "1", "--report=ranks.HTML", "true"],
+                &[],
+                125,
+                "ranks have no page with charts; write --report=FILE.txt for a table, or --stats-json FILE",
+            ),
         ],
     );
 }
