@@ -16,9 +16,12 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::library;
+use crate::narrow::{self, fitted};
 use advice::advice;
 
 const ALIGN: usize = 2 << 20;
+/// Column in which findings begin.
+const INDENT: usize = 16;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -103,7 +106,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<u8, DoctorError> {
         json.push('\n');
         json
     } else {
-        findings.text()
+        fitted(&findings.text(), narrow::width(&io::stdout()), INDENT)
     };
     match io::stdout().write_all(text.as_bytes()) {
         // A reader that closes the pipe early is no failure.

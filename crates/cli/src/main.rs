@@ -17,6 +17,7 @@ mod library;
 mod manual;
 mod message;
 mod metrics;
+mod narrow;
 mod output;
 mod page;
 mod place;

@@ -6,12 +6,15 @@ use hanare::counters::Snapshot;
 use hanare_settings::{format_size, human_size};
 use serde::Serialize;
 
+use crate::narrow::fitted;
 use crate::supervise::End;
 
-/// Width of the report, in columns.
+/// Width of the report, in columns, where no terminal is narrower.
 const WIDTH: usize = 80;
 /// Column in which the parts of a line begin.
 const INDENT: usize = 15;
+/// Column in which the rest of a long first line begins.
+const HEAD_INDENT: usize = 8;
 
 /// The figures of one run. The JSON has this structure. Units are in the names.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -164,14 +167,22 @@ impl Figures {
         }
     }
 
-    /// Returns the report for people. Only names of programs and choices can make a line longer than [`WIDTH`].
+    /// Returns the report for people, 80 columns wide.
     pub(crate) fn text(&self) -> String {
+        self.text_within(WIDTH)
+    }
+
+    /// Returns the report for people, for a terminal of `width` columns. Only long names can make a line longer.
+    pub(crate) fn text_within(&self, width: usize) -> String {
+        let width = width.min(WIDTH);
+        let item = |label: &str, parts: &[String]| item(label, parts, width);
         let end = match (self.signal, self.exit_code) {
             (Some(signal), _) => format!("killed by signal {signal}"),
             (None, Some(code)) => format!("exit code {code}"),
             (None, None) => "running".to_owned(),
         };
-        let mut text = format!("hanare: report for {}: {end} after {:.3} s\n", self.program, self.elapsed_s);
+        let head = format!("hanare: report for {}: {end} after {:.3} s\n", self.program, self.elapsed_s);
+        let mut text = fitted(&head, width, HEAD_INDENT);
         if self.processes == 0 {
             let causes = [
                 "never set up: the program made no large allocation",
@@ -186,7 +197,7 @@ impl Figures {
         text += &item("in", &self.traffic_in());
         text += &item("out", &self.traffic_out());
         text += &item("prefetch", &self.prefetched());
-        text += &self.memory();
+        text += &self.memory(width);
         text += &item("set-up", &self.set_up());
         for (what, choice) in ["policy", "prefetch"].into_iter().zip(&self.choices) {
             if !choice.is_empty() {
@@ -264,7 +275,8 @@ impl Figures {
         vec![pages, human_size(self.prefetch_bytes), accuracy]
     }
 
-    fn memory(&self) -> String {
+    fn memory(&self, width: usize) -> String {
+        let item = |label: &str, parts: &[String]| item(label, parts, width);
         let (peak, budget) = (human_size(self.local_bytes_peak), human_size(self.local_bytes_budget));
         let mut text = item("local", &[format!("peak {peak} of {budget}")]);
         let mut far = vec![
@@ -318,16 +330,16 @@ impl Figures {
 }
 
 /// Returns a line of the report: a label, and its parts with commas between them. A part that would make the line wider
-/// than [`WIDTH`] begins a new line. Only a part that is wider than a line is divided.
-fn item(label: &str, parts: &[String]) -> String {
+/// than `width_max` begins a new line. Only a part that is wider than a line is divided.
+fn item(label: &str, parts: &[String], width_max: usize) -> String {
     let (mut text, mut line) = (String::new(), format!("  {label:<12}"));
     for (index, part) in parts.iter().enumerate() {
         let part = part.clone() + if index + 1 < parts.len() { "," } else { "" };
-        let is_whole = part.chars().count() <= WIDTH - INDENT;
+        let is_whole = part.chars().count() <= width_max - INDENT;
         let words: Vec<&str> = if is_whole { vec![&part] } else { part.split(' ').collect() };
         for word in words {
             let width = line.chars().count();
-            if width >= INDENT && width + 1 + word.chars().count() > WIDTH {
+            if width >= INDENT && width + 1 + word.chars().count() > width_max {
                 text += &(line + "\n");
                 line = " ".repeat(INDENT - 1);
             }
@@ -475,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_fits_a_terminal_of_80_columns() {
+    fn the_text_fits_terminals_of_80_and_40_columns() {
         let figures = figures(&End::Exited(0), |stats| {
             for counter in [&stats.faults_read, &stats.faults_zero, &stats.pages_in, &stats.bytes_in, &stats.pages_out]
             {
@@ -491,6 +503,10 @@ mod tests {
             );
             stats.fault_took(1 << 30);
         });
+        let narrow = figures.text_within(40);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 40), "{narrow}");
+        assert_eq!(flat(&narrow), flat(&figures.text()));
+        assert_eq!(figures.text_within(200), figures.text());
         let text = figures.text();
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(text.lines().skip(1).all(|line| line.starts_with("  ") && !line.ends_with(' ')), "{text}");

@@ -11,10 +11,15 @@ use hanare_wire::{Endpoint, Key, KeyError, LinkError, SessionStatus, Status, Tra
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::narrow::{self, fitted};
 use crate::socket;
 
 /// Longest time for connecting, and for each answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// The columns of the table of sessions.
+const HEAD: [&str; 9] = ["session", "client", "link", "age", "slots", "holds", "quota", "reads/s", "writes/s"];
+/// Column in which the rest of a line begins in a narrow terminal.
+const INDENT: usize = 4;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -121,7 +126,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<u8, StatusError> {
     let sheet = Sheet::new(&args.server, &status, &sessions);
     let text = match args.json {
         true => serde_json::to_string_pretty(&sheet).map_err(io::Error::from)? + "\n",
-        false => sheet.text(),
+        false => sheet.text(narrow::width(&io::stdout())),
     };
     match io::stdout().write_all(text.as_bytes()) {
         // A reader that closes the pipe early is no failure.
@@ -165,7 +170,29 @@ impl Sheet {
         }
     }
 
-    fn text(&self) -> String {
+    /// Returns the state for people. In a terminal that is too narrow for the table of sessions, each session has lines of
+    /// its own.
+    fn text(&self, width: usize) -> String {
+        let mut text = fitted(&self.about_server(), width, INDENT);
+        if self.sessions.is_empty() {
+            return text + "no session is open\n";
+        }
+        match self.sessions.iter().filter(|session| session.waiting).count() {
+            0 => {}
+            1 => text += "1 session waits for its client\n",
+            waiting => text += &format!("{waiting} sessions wait for their clients\n"),
+        }
+        let rows: Vec<_> = self.sessions.iter().map(Line::row).collect();
+        let table = table(&rows);
+        if table.iter().all(|line| line.chars().count() <= width) {
+            text + &table.join("\n") + "\n"
+        } else {
+            text + &blocks(&rows, width)
+        }
+    }
+
+    /// Returns the lines about the server as a whole.
+    fn about_server(&self) -> String {
         let quota = self.client_quota_bytes.map_or(String::new(), |quota| format!(", {} a client", human_size(quota)));
         let mut text = format!(
             "{}: hanare {}, up {}, identity {}\nmemory {} of {} used{quota}; spill {} used, {} free\nnow {}/s read, {}/s written; \
@@ -186,26 +213,30 @@ impl Sheet {
         if self.is_short_of_memory {
             text += "its machine is short of memory: it takes no more pages into memory, and no new clients without --spill\n";
         }
-        if self.sessions.is_empty() {
-            return text + "no session is open\n";
-        }
-        match self.sessions.iter().filter(|session| session.waiting).count() {
-            0 => {}
-            1 => text += "1 session waits for its client\n",
-            waiting => text += &format!("{waiting} sessions wait for their clients\n"),
-        }
-        let head = ["session", "client", "link", "age", "slots", "holds", "quota", "reads/s", "writes/s"];
-        let mut rows = vec![head.map(str::to_owned)];
-        rows.extend(self.sessions.iter().map(Line::row));
-        let widths: Vec<usize> =
-            (0..head.len()).map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0)).collect();
-        for row in &rows {
-            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-            text += cells.collect::<Vec<_>>().join("  ").trim_end();
-            text += "\n";
-        }
         text
     }
+}
+
+/// Returns the lines of a table of sessions, its head first.
+fn table(rows: &[[String; 9]]) -> Vec<String> {
+    let head = HEAD.map(str::to_owned);
+    let rows: Vec<&[String; 9]> = std::iter::once(&head).chain(rows).collect();
+    let widths: Vec<usize> =
+        (0..HEAD.len()).map(|at| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0)).collect();
+    let line = |row: &&[String; 9]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+/// Returns a line for each value of each session.
+fn blocks(rows: &[[String; 9]], width: usize) -> String {
+    let line = |(name, value): (&&str, &String)| match *name {
+        name if name == HEAD[0] => format!("{name} {value}\n"),
+        name => fitted(&format!("  {name:<8}  {value}\n"), width, INDENT),
+    };
+    rows.iter().flat_map(|row| HEAD.iter().zip(row)).map(line).collect()
 }
 
 impl Line {
@@ -291,7 +322,8 @@ mod tests {
         let (memory_limit_bytes, server_id) = (64 << 20, 0xab12_cd34_0000_0001);
         let status = Status { memory_limit_bytes, client_quota_bytes: 16 << 20, server_id, ..Status::default() };
         let endpoint: Endpoint = "node7".parse().unwrap();
-        let text = Sheet::new(&endpoint, &status, &[session(Transport::Tcp), session(Transport::SameHost)]).text();
+        let text =
+            Sheet::new(&endpoint, &status, &[session(Transport::Tcp), session(Transport::SameHost)]).text(usize::MAX);
         assert!(
             text.starts_with("node7:7441: hanare 0.0.0, up 0s, identity ab12cd34\n")
                 && text.contains("of 64 MiB used, 16 MiB a client"),
@@ -303,10 +335,13 @@ mod tests {
         );
         assert!(text.contains("same-host  2m   5      10 MiB  16 MiB  -        -"), "{text}");
         assert!(!text.contains("wait"), "{text}");
+        let narrow = Sheet::new(&endpoint, &status, &[session(Transport::Tcp), session(Transport::Unix)]).text(40);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 40), "{narrow}");
+        assert!(narrow.contains("\nsession 3\n  client    sort[42]@node1\n  link      tcp\n"), "{narrow}");
         let alone = SessionStatus { connections: 0, ..session(Transport::Tcp) };
-        let text = Sheet::new(&endpoint, &status, &[alone, session(Transport::Unix)]).text();
+        let text = Sheet::new(&endpoint, &status, &[alone, session(Transport::Unix)]).text(usize::MAX);
         assert!(text.contains("\n1 session waits for its client\n") && text.contains("  waiting  2m"), "{text}");
-        let none = Sheet::new(&endpoint, &Status { client_quota_bytes: NO_QUOTA, ..status }, &[]).text();
+        let none = Sheet::new(&endpoint, &Status { client_quota_bytes: NO_QUOTA, ..status }, &[]).text(usize::MAX);
         assert!(none.ends_with("no session is open\n") && !none.contains("a client"), "{none}");
     }
 

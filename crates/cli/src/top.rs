@@ -16,6 +16,7 @@ use hanare_wire::{Endpoint, Key, KeyError};
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::narrow::{self, fitted};
 use crate::watch::processes;
 use crate::watch::runs::obstacle;
 use lines::{RunLine, Watcher};
@@ -25,6 +26,8 @@ use servers::ServerLine;
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Longest such interval.
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
+/// Column in which the rest of a long line begins.
+const INDENT: usize = 4;
 
 const NOTES: &str = "\
 Examples:
@@ -130,7 +133,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<u8, TopError> {
     let view = View::new(args.interval, runs, servers, notes);
     let text = match args.json {
         true => serde_json::to_string_pretty(&view).map_err(|error| TopError::Print(error.into()))? + "\n",
-        false => view.text(),
+        false => view.text(narrow::width(&io::stdout())),
     };
     match io::stdout().write_all(text.as_bytes()) {
         // A reader that closes the pipe early is no failure.
@@ -155,19 +158,19 @@ impl View {
         View { hanare_version: env!("CARGO_PKG_VERSION"), interval_s: interval.as_secs_f64(), runs, servers, notes }
     }
 
-    /// Returns the tables in full width.
-    fn text(&self) -> String {
+    /// Returns the tables, with the columns that fit into `width`.
+    fn text(&self, width: usize) -> String {
         let mut lines = self.notes.clone();
         if self.runs.is_empty() {
             lines.push(nothing());
         } else {
-            lines.extend(columns::table(lines::COLUMNS, &self.runs, usize::MAX));
+            lines.extend(columns::table(lines::COLUMNS, &self.runs, width));
         }
         if !self.servers.is_empty() {
             lines.push(String::new());
-            lines.extend(columns::table(servers::COLUMNS, &self.servers, usize::MAX));
+            lines.extend(columns::table(servers::COLUMNS, &self.servers, width));
         }
-        lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
+        lines.iter().map(|line| fitted(&format!("{}\n", line.trim_end()), width, INDENT)).collect()
     }
 }
 
@@ -204,7 +207,8 @@ mod tests {
 
     #[test]
     fn a_machine_without_runs_says_how_to_start_one() {
-        let text = View::new(Duration::from_secs(1), Vec::new(), Vec::new(), vec!["a note".to_owned()]).text();
+        let text =
+            View::new(Duration::from_secs(1), Vec::new(), Vec::new(), vec!["a note".to_owned()]).text(usize::MAX);
         assert!(text.starts_with("a note\nno run") && text.ends_with("starts one\n"), "{text}");
     }
 }

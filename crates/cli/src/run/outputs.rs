@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
+use crate::narrow;
 use crate::output::{Output, OutputError};
 use crate::page::Record;
 use crate::report::Figures;
@@ -94,8 +95,9 @@ impl Outputs {
     /// Writes the results to each place. Goes on after a failure, and returns the first one.
     pub(super) fn write(&mut self, report: &Report) -> Result<(), OutputError> {
         if self.text_on_stderr {
+            let text = report.figures().text_within(narrow::width(&io::stderr()));
             // If stderr is closed, only the report is lost.
-            let _ = io::stderr().write_all(report.figures().text().as_bytes());
+            let _ = io::stderr().write_all(text.as_bytes());
         }
         let mut results: Vec<Result<(), OutputError>> = Vec::new();
         results.extend(self.texts.iter_mut().map(|file| file.write(&report.figures().text())));
