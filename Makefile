@@ -83,7 +83,7 @@ demo: build
 test: python
 	@$(MAKE) --no-print-directory PROFILE=$(TEST_PROFILE) workloads
 	@scripts/need cargo sort xz sqlite3 pkg-config timeout
-	@scripts/need redis-server redis-benchmark stress-ng memtester mpirun srun || echo "the tests that want them are skipped"
+	@scripts/need redis-server redis-benchmark stress-ng memtester mpirun srun shellcheck || echo "the tests that want them are skipped"
 	HANARE_TEST_PYTHON=$(abspath $(PYTHON)) \
 	    $(CARGO) test --profile $(TEST_PROFILE) --workspace --no-fail-fast -- --show-output 2>&1 | scripts/count-tests
 
