@@ -1,7 +1,7 @@
 //! Starts the engine of a process, immediately or at the first use of far memory. A forked child also starts its engine
 //! by functions of this module.
 
-use std::sync::atomic::{AtomicPtr, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 
 use hanare_paging::policy;
 use hanare_settings::{Brief, Environment, FAR_LARGE, Mode, PageSize, Settings, SettingsError};
@@ -35,6 +35,8 @@ const DESCRIPTORS_PER_SERVER: usize = 3;
 
 /// The environment from which a deferred start reads its settings. Null if the start is not deferred.
 static LATER: AtomicPtr<Environment> = AtomicPtr::new(std::ptr::null_mut());
+/// Whether the program may make every transfer until the deferred start, because the kernel moves pages.
+static MOVES_EXPECTED: AtomicBool = AtomicBool::new(false);
 /// The function that [`before_start`] has set.
 static BEFORE_START: Call = Call::none();
 /// The counters of this process. Null until they are mapped.
@@ -109,6 +111,11 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     let (features, mode, plan) = consider(settings, serves_calls)?;
     check(settings, mode, &features)?;
     if let Some(refused) = refused_transfers(mode, &features) {
+        // Files opened for direct I/O, rings for asynchronous I/O, and children that write to this process may be there
+        // already. No filter can refuse their transfers any more.
+        if MOVES_EXPECTED.load(Relaxed) {
+            return Err(StartError::Unmoved { mode });
+        }
         filter::refuse(refused).map_err(StartError::Filter)?;
     }
     let counters = attach_counters(settings)?;
@@ -213,6 +220,8 @@ pub fn start_later(environment: Environment) -> Result<(), StartError> {
     if !Features::kernel_moves(&disabled) {
         let refused = if deferred == Some(Mode::Thread) { Refused::TransfersAndDirectIo } else { Refused::Transfers };
         filter::refuse(refused).map_err(StartError::Filter)?;
+    } else {
+        MOVES_EXPECTED.store(true, Relaxed);
     }
     LATER.store(Box::leak(Box::new(environment)), Release);
     process::leave_to_first(start_left);

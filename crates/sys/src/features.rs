@@ -300,16 +300,16 @@ impl Features {
             (_, _, Attempt::Works) => UffdAccess::UserModeOnly,
             _ => UffdAccess::None,
         };
-        let wp = !disabled.wp && probe::write_protect(access);
+        let wp = !disabled.wp && tried(|| probe::write_protect(access));
         let wp_async = wp && !disabled.wp_async && probe::has(access, feature::WP | feature::WP_ASYNC);
         Self {
             access,
             syscall,
             device,
             user_mode_only,
-            missing: probe::copy(access),
+            missing: tried(|| probe::copy(access)),
             wp,
-            move_: !disabled.move_ && probe::move_pages(access),
+            move_: !disabled.move_ && tried(|| probe::move_pages(access)),
             wp_async,
             sigbus: probe::has(access, feature::SIGBUS),
             thread_id: probe::has(access, feature::THREAD_ID),
@@ -329,6 +329,15 @@ impl Features {
             device_node: device_node(Path::new("/dev/userfaultfd")),
         }
     }
+}
+
+/// Maximum number of tries of an experiment. A single one may fail although the mechanism works: the kernel lacks memory,
+/// or uses the page itself at that moment.
+const TRIES: usize = 8;
+
+/// Repeats an experiment until it succeeds, and returns whether it did.
+fn tried(experiment: impl Fn() -> bool) -> bool {
+    (0..TRIES).any(|_| experiment())
 }
 
 fn text(path: &str) -> Option<String> {

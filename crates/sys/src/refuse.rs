@@ -1,8 +1,9 @@
 //! Makes system calls fail on purpose, for tests. In debug builds, some calls of this crate then fail with errors that
 //! the kernel may also return.
 //!
-//! `HANARE_TEST_REFUSE=SEED[:PER_MILLE]` enables the refusals. The calls are counted. The seed and the number of a call
-//! decide whether the call fails, and with which errno. Release builds do not contain this code.
+//! `HANARE_TEST_REFUSE=SEED[:PER_MILLE[:CALL]]` enables the refusals, with CALL only those of one kind. The calls are
+//! counted. The seed and the number of a call decide whether the call fails, and with which errno. Release builds do not
+//! contain this code.
 
 use crate::raw::Errno;
 
@@ -58,6 +59,11 @@ mod armed {
     static SEED: AtomicU64 = AtomicU64::new(0);
     static PER_MILLE: AtomicU64 = AtomicU64::new(0);
     static CALLS: AtomicU64 = AtomicU64::new(0);
+    /// The only kind of call that is refused, plus one. 0 if calls of every kind are.
+    static ONLY: AtomicU64 = AtomicU64::new(0);
+
+    /// The kinds of calls that can be chosen by name.
+    const CHOSEN: [(&str, Call); 3] = [("copy", Call::Copy), ("move", Call::Move), ("memfd", Call::Memfd)];
 
     /// Enables the refusals if `HANARE_TEST_REFUSE` asks for them.
     pub fn arm_from_environment() {
@@ -69,17 +75,19 @@ mod armed {
         }
         // SAFETY: `text` is not null, and `getenv` returns terminated strings.
         let text = unsafe { std::ffi::CStr::from_ptr(text) }.to_str().unwrap_or_default();
-        let (seed, per_mille) = text.split_once(':').unwrap_or((text, ""));
-        let Ok(seed) = seed.parse::<u64>() else { return };
-        PER_MILLE.store(per_mille.parse().unwrap_or(PER_MILLE_DEFAULT), Relaxed);
+        let mut fields = text.split(':');
+        let Some(Ok(seed)) = fields.next().map(str::parse::<u64>) else { return };
+        PER_MILLE.store(fields.next().and_then(|field| field.parse().ok()).unwrap_or(PER_MILLE_DEFAULT), Relaxed);
+        let only = fields.next().and_then(|name| CHOSEN.into_iter().find(|chosen| chosen.0 == name));
+        ONLY.store(only.map_or(0, |(_, call)| call as u64 + 1), Relaxed);
         SEED.store(seed, Relaxed);
     }
 
     /// Decides whether the next call is refused. Returns a random number if it is refused, which then selects the
     /// errno. Otherwise returns `None`.
-    fn next() -> Option<u64> {
-        let seed = SEED.load(Relaxed);
-        if seed == 0 {
+    fn next(call: Call) -> Option<u64> {
+        let (seed, only) = (SEED.load(Relaxed), ONLY.load(Relaxed));
+        if seed == 0 || only != 0 && only != call as u64 + 1 {
             return None;
         }
         let mut x = seed.wrapping_add(CALLS.fetch_add(1, Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -112,15 +120,15 @@ mod armed {
 
     /// Counts one call. Returns an error if this call must be refused.
     pub(crate) fn draw(call: Call) -> Result<(), Errno> {
-        let Some(x) = next() else { return Ok(()) };
+        let Some(x) = next(call) else { return Ok(()) };
         let errnos = errnos(call);
         Err(Errno(errnos[x as usize % errnos.len()]))
     }
 
     /// Returns the number of bytes that a call must process. The result is `len`, or sometimes a smaller number of
     /// whole pages.
-    pub(crate) fn shorten(_call: Call, len: usize) -> usize {
-        match next() {
+    pub(crate) fn shorten(call: Call, len: usize) -> usize {
+        match next(call) {
             Some(x) if len > PAGE => PAGE * (1 + x as usize % (len / PAGE)),
             _ => len,
         }

@@ -61,6 +61,11 @@ pub enum StartError {
         "cannot refuse asynchronous I/O to the program, which this trap mode cannot follow: {0}; choose another --mode"
     )]
     Filter(Errno),
+    #[error(
+        "the kernel moved pages when the program began and does not now, so transfers that the program may have begun cannot \
+         be followed in {mode} mode; free memory and start it again, or choose --mode sigsegv"
+    )]
+    Unmoved { mode: Mode },
     #[error("cannot start a thread: {0}; raise the limit on processes")]
     Thread(std::io::Error),
     #[error("cannot see which pages are there: {0}")]
