@@ -63,7 +63,7 @@ mod armed {
     static ONLY: AtomicU64 = AtomicU64::new(0);
 
     /// The kinds of calls that can be chosen by name.
-    const CHOSEN: [(&str, Call); 3] = [("copy", Call::Copy), ("move", Call::Move), ("memfd", Call::Memfd)];
+    const CHOSEN: [(&str, Call); 1] = [("move", Call::Move)];
 
     /// Enables the refusals if `HANARE_TEST_REFUSE` asks for them.
     pub fn arm_from_environment() {
