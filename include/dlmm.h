@@ -39,7 +39,8 @@ extern "C" {
  *     --local SIZE|PERCENT  the local budget (256M, 25%). The default is the first line of the host file, or half of
  *                           the free memory without a host file
  *     --server HOST:PORT[=CAPACITY]  a memory server, instead of a host file; may be repeated
- *     --page-size S, --policy P, --prefetch F, --mode M, --key FILE, --seal on|off|auto  as for `hanare run`
+ *     --page-size S, --policy P, --prefetch F, --mode M, --key FILE, --seal on|off|auto, --redundancy R,
+ *     --on-loss end|wait    as for `hanare run`
  *
  * Long options may be written --name=VALUE. An option overrides its HANARE_* environment variable. If neither options
  * nor variables name a server, a private server is started, and ends with the program. It is started by the command in

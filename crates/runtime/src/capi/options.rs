@@ -13,7 +13,7 @@ use hanare_settings::hostfile::{Hostfile, HostfileError};
 use hanare_settings::{Settings, SettingsError, format_size};
 
 /// Each long option, with the environment variable that it overrides.
-const LONG: [(&str, &str); 8] = [
+const LONG: [(&str, &str); 10] = [
     ("--local", "HANARE_LOCAL"),
     ("--server", "HANARE_SERVERS"),
     ("--page-size", "HANARE_PAGE_SIZE"),
@@ -22,6 +22,8 @@ const LONG: [(&str, &str); 8] = [
     ("--mode", "HANARE_MODE"),
     ("--key", "HANARE_KEY_FILE"),
     ("--seal", "HANARE_SEAL"),
+    ("--redundancy", "HANARE_REDUNDANCY"),
+    ("--on-loss", "HANARE_ON_LOSS"),
 ];
 
 /// Why the options were refused.
@@ -269,6 +271,11 @@ mod tests {
         let found = settings("prog", &env).expect("valid");
         assert_eq!(found.local, Local::Bytes(1 << 30));
         assert_eq!(found.servers.len(), 1);
+        let line = "prog --redundancy=mirror --server b:1 --server c:2";
+        let found = settings(line, &[("HANARE_REDUNDANCY", "parity:2+1")]).expect("valid");
+        assert_eq!(found.redundancy.to_string(), "mirror");
+        let found = settings("prog --on-loss wait --server b:1", &[]).expect("valid");
+        assert_eq!(found.on_loss, hanare_settings::OnLoss::Wait);
         let found = settings("prog", &[]).expect("a default budget");
         assert!(found.servers.is_empty() && found.private.is_none());
     }
@@ -285,6 +292,8 @@ mod tests {
             ("prog --local much", "'much'"),
             ("prog --local 0 --server h:1", "--local"),
             ("prog --page-size 3K", "'3K'"),
+            ("prog --redundancy twice --server h:1", "'twice'"),
+            ("prog --redundancy mirror --server h:1", "mirror"),
         ] {
             let error = settings(line, &[]).expect_err(line).to_string();
             assert!(error.contains(part) && !error.contains('\n'), "{line}: {error}");
