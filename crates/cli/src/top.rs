@@ -11,7 +11,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use hanare::stats::StatsError;
 use hanare_wire::{Endpoint, Key, KeyError};
 use serde::Serialize;
 use thiserror::Error;
@@ -75,9 +74,6 @@ pub(crate) enum TopError {
     /// The key cannot be used.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// No counters can be made, to learn how they look.
-    #[error(transparent)]
-    Stats(#[from] StatsError),
     /// The output is a file or a pipe.
     #[error("standard output is no terminal; add --once, or --once --json for a script")]
     NoTerminal,
@@ -115,7 +111,7 @@ pub(crate) fn top(args: &TopArgs) -> Result<u8, TopError> {
     if !args.once && !io::stdout().is_terminal() {
         return Err(TopError::NoTerminal);
     }
-    let mut watcher = Watcher::new(args.pid)?;
+    let mut watcher = Watcher::new(args.pid);
     let runs = watcher.look().0;
     if let (Some(pid), true) = (args.pid, runs.is_empty()) {
         return Err(why_nothing(pid));

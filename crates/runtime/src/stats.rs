@@ -24,6 +24,12 @@ pub enum StatsError {
     /// The memfd of the counters could not be written.
     #[error("cannot write the counters' memfd: {0}; check the memory that is left")]
     Write(#[from] std::io::Error),
+    /// The file is of another release, or no counters.
+    #[error("they are of another release of Hanare; use its own 'hanare'")]
+    Foreign,
+    /// The file could be shortened while this process reads it.
+    #[error("their length is not sealed, so another process could end this one; 'hanare run' did not make them")]
+    Unsealed,
 }
 
 /// The layout of the memfd.
@@ -43,7 +49,7 @@ impl Stats {
     /// Makes new counters in a memfd (close-on-exec) that a program can inherit.
     ///
     /// # Errors
-    /// No memory or no file descriptor is left.
+    /// No memory or no file descriptor is left, or the kernel does not seal the memfd.
     pub fn create() -> Result<(OwnedFd, Self), StatsError> {
         let file = File::from(map::memfd("hanare-stats", size_of::<Shared>() as u64)?);
         file.write_all_at(&MAGIC.to_ne_bytes(), 0)?;
@@ -77,6 +83,21 @@ impl Stats {
         }
     }
 
+    /// Maps the counters of another process, from a file that is readable and writable.
+    ///
+    /// # Errors
+    /// The file holds no counters of this layout, or its length is not sealed, or no memory is left.
+    pub fn open(file: &File) -> Result<Self, StatsError> {
+        if !has_their_shape(file) {
+            return Err(StatsError::Foreign);
+        }
+        // The process that holds the counters may be anybody's. If it could shorten them, it could end this one.
+        if !map::has_sealed_length(file) {
+            return Err(StatsError::Unsealed);
+        }
+        Ok(Self::map_shared(file)?)
+    }
+
     fn map_shared(file: &File) -> Result<Self, MapError> {
         Ok(Stats { mapping: Mapping::shared(file.as_fd(), 0, size_of::<Shared>())? })
     }
@@ -107,6 +128,11 @@ fn own_file(fd: i32) -> Option<File> {
 }
 
 fn are_counters(file: &File) -> bool {
+    has_their_shape(file) && map::has_sealed_length(file)
+}
+
+/// Checks whether a file begins like counters of this layout and has their length.
+fn has_their_shape(file: &File) -> bool {
     let mut magic = [0; 8];
     file.metadata().is_ok_and(|meta| meta.is_file() && meta.len() == size_of::<Shared>() as u64)
         && file.read_exact_at(&mut magic, 0).is_ok()
@@ -163,6 +189,20 @@ mod tests {
         }
         drop(file);
         assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == 0), "the foreign file was written to");
+    }
+
+    #[test]
+    fn counters_that_could_be_shortened_are_refused() {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC | rustix::fs::MemfdFlags::ALLOW_SEALING;
+        let file = File::from(rustix::fs::memfd_create("hanare-stats", flags).unwrap());
+        file.write_all_at(&MAGIC.to_ne_bytes(), 0).unwrap();
+        assert!(matches!(Stats::open(&file), Err(StatsError::Foreign)));
+        file.set_len(size_of::<Shared>() as u64).unwrap();
+        assert!(matches!(Stats::open(&file), Err(StatsError::Unsealed)));
+        assert!(!are_counters(&file));
+        rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::SHRINK).unwrap();
+        add(&Stats::open(&file).unwrap().requests, 5);
+        assert_eq!(Stats::open(&file).unwrap().snapshot().requests, 5);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::descriptors;
 use crate::limits;
 use crate::raw::{self, Errno, again};
 use crate::refuse::{self, Call};
-use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
 use std::ffi::c_void;
@@ -55,6 +55,14 @@ pub enum MapError {
     Memfd {
         /// The requested size in bytes.
         len: u64,
+        /// The kernel's error.
+        errno: Errno,
+    },
+    /// The kernel does not seal the length of a memfd.
+    #[error(
+        "cannot seal the length of a shared memory object: {errno}; this kernel or its sandbox forbids F_ADD_SEALS, so allow it there"
+    )]
+    Seal {
         /// The kernel's error.
         errno: Errno,
     },
@@ -291,21 +299,35 @@ fn pointer(addr: usize) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(addr)
 }
 
-/// Creates an anonymous shared memory object of `len` bytes. It is close-on-exec and reads as zeroes.
+/// The seals of a shared memory object. Without them, every process of the same user could shorten it through
+/// `/proc/PID/fd`. An access beyond its new end would then end its reader by SIGBUS.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// Creates an anonymous shared memory object of `len` bytes. It is close-on-exec and reads as zeroes. Its length is
+/// sealed: no process can change it. Holes may still be punched into it.
 ///
 /// # Errors
 /// [`MapError::Memfd`] if there are no descriptors or no memory, or if `len` is above the file size limit.
+/// [`MapError::Seal`] if the kernel does not seal its length.
 pub fn memfd(name: &str, len: u64) -> Result<OwnedFd, MapError> {
     again(|| refuse::draw(Call::Memfd)).map_err(|errno| MapError::Memfd { len, errno })?;
     let failed = |errno: rustix::io::Errno| MapError::Memfd { len, errno: errno.into() };
-    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).map_err(failed)?;
+    let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(failed)?;
     // The file size limit is checked first. If the file became longer than the limit, the kernel would send SIGXFSZ,
     // which ends the process.
     if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < len) {
         return Err(failed(rustix::io::Errno::FBIG));
     }
     rustix::fs::ftruncate(&fd, len).map_err(failed)?;
+    rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(|errno| MapError::Seal { errno: errno.into() })?;
     Ok(descriptors::keep(fd))
+}
+
+/// Checks whether the length of an object is sealed, so that a mapping of it stays readable up to that length. It is
+/// not for a file that is no memfd.
+#[must_use]
+pub fn has_sealed_length(fd: impl AsFd) -> bool {
+    rustix::fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
 }
 
 /// Changes the access rights of a range of whole pages. Allocation-free and async-signal-safe.

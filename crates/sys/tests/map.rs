@@ -60,6 +60,30 @@ fn two_views_of_a_memfd_share_and_a_hole_reads_zero() {
     check_zero(whole.addr(), page);
 }
 
+/// Every process of the same user can open a memfd through `/proc`. If it could shorten one, the readers of the mapping
+/// would end by SIGBUS.
+#[test]
+fn no_process_can_change_the_length_of_a_memfd() {
+    use rustix::io::Errno;
+    use std::os::fd::AsRawFd;
+    let page = page_size() as u64;
+    let object = map::memfd("hanare-test", 4 * page).unwrap();
+    assert!(map::has_sealed_length(&object));
+    let mapping = Mapping::shared(&object, 0, 4 * page as usize).unwrap();
+    fill(mapping.addr(), mapping.len(), 5);
+    let path = format!("/proc/self/fd/{}", object.as_raw_fd());
+    let stranger = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    for len in [0, page, 4 * page - 1, 4 * page + 1, 8 * page] {
+        assert_eq!(rustix::fs::ftruncate(&stranger, len), Err(Errno::PERM), "to {len} bytes");
+    }
+    assert!(std::fs::File::options().write(true).truncate(true).open(&path).is_err());
+    check(mapping.addr(), mapping.len(), 5);
+    let unsealed = rustix::fs::memfd_create("hanare-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    assert!(
+        !map::has_sealed_length(&unsealed) && !map::has_sealed_length(std::fs::File::open("/proc/self/exe").unwrap())
+    );
+}
+
 #[test]
 fn copies_zeroes_and_comparisons_touch_their_range_only() {
     let page = page_size();

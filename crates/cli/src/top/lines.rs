@@ -4,14 +4,13 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use hanare::counters::Snapshot;
-use hanare::stats::StatsError;
 use serde::Serialize;
 
 use super::columns::{Column, clock, count, size, time};
 use crate::report::{faults, mode_name};
 use crate::watch::processes::{self, Process};
 use crate::watch::rates::Rates;
-use crate::watch::runs::{Id, Run, Search};
+use crate::watch::runs::{self, Id, Run};
 
 /// The figures of one run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -170,20 +169,19 @@ fn percent(share: f64) -> String {
 
 /// Reads runs again and again, and knows what they were at the last reading.
 pub(super) struct Watcher {
-    search: Search,
     only: Option<u32>,
     before: HashMap<Id, (Snapshot, Instant)>,
 }
 
 impl Watcher {
     /// Makes a watcher of all runs, or of those of one process.
-    pub(super) fn new(only: Option<u32>) -> Result<Watcher, StatsError> {
-        Ok(Watcher { search: Search::new()?, only, before: HashMap::new() })
+    pub(super) fn new(only: Option<u32>) -> Watcher {
+        Watcher { only, before: HashMap::new() }
     }
 
     /// Returns the runs that go on, and what could not be looked at.
     pub(super) fn look(&mut self) -> (Vec<RunLine>, Vec<String>) {
-        let found = self.search.find(self.only);
+        let found = runs::find(self.only);
         let mut now = HashMap::new();
         let mut lines = Vec::new();
         for run in &found.runs {

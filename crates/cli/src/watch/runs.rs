@@ -6,11 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use hanare::stats::{Stats, StatsError};
+use hanare::stats::Stats;
 
 use super::processes::{self, Process, Table};
 
@@ -47,62 +46,39 @@ struct Trace {
     holders: BTreeSet<u32>,
 }
 
-/// Finds runs.
-pub(crate) struct Search {
-    /// The size of the counters of this release.
-    len: u64,
-    /// Their first bytes, which name the layout.
-    magic: [u8; 8],
+/// Looks at the descriptors of every process. With `only`, keeps the runs to which this process belongs.
+pub(crate) fn find(only: Option<u32>) -> Found {
+    let table = processes::all();
+    let mut traces: BTreeMap<Id, Trace> = BTreeMap::new();
+    let mut notes = Vec::new();
+    let mut pids: Vec<u32> = table.keys().copied().collect();
+    pids.sort_unstable();
+    for pid in pids {
+        match counters_of(pid) {
+            Ok(found) => found.into_iter().for_each(|(id, path)| {
+                let new = || Trace { path, holders: BTreeSet::new() };
+                traces.entry(id).or_insert_with(new).holders.insert(pid);
+            }),
+            Err(error) if table[&pid].is_command(&STARTERS) => notes.extend(refusal(&table[&pid], &error)),
+            Err(_) => {}
+        }
+    }
+    let mut runs = Vec::new();
+    for (id, trace) in traces {
+        match open(&trace.path) {
+            Ok(stats) => runs.push(Run::new(id, stats, &trace.holders, &table)),
+            // The process has ended meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => notes.push(format!("the counters at {} cannot be read: {error}", trace.path.display())),
+        }
+    }
+    runs.retain(|run| only.is_none_or(|pid| run.has(pid)));
+    Found { runs, notes }
 }
 
-impl Search {
-    /// Learns how counters of this release look.
-    pub(crate) fn new() -> Result<Search, StatsError> {
-        let file = File::from(Stats::create()?.0);
-        let mut magic = [0; 8];
-        file.read_exact_at(&mut magic, 0)?;
-        Ok(Search { len: file.metadata()?.len(), magic })
-    }
-
-    /// Looks at the descriptors of every process. With `only`, keeps the runs to which this process belongs.
-    pub(crate) fn find(&self, only: Option<u32>) -> Found {
-        let table = processes::all();
-        let mut traces: BTreeMap<Id, Trace> = BTreeMap::new();
-        let mut notes = Vec::new();
-        let mut pids: Vec<u32> = table.keys().copied().collect();
-        pids.sort_unstable();
-        for pid in pids {
-            match counters_of(pid) {
-                Ok(found) => found.into_iter().for_each(|(id, path)| {
-                    let new = || Trace { path, holders: BTreeSet::new() };
-                    traces.entry(id).or_insert_with(new).holders.insert(pid);
-                }),
-                Err(error) if table[&pid].is_command(&STARTERS) => notes.extend(refusal(&table[&pid], &error)),
-                Err(_) => {}
-            }
-        }
-        let mut runs = Vec::new();
-        for (id, trace) in traces {
-            match self.open(&trace.path) {
-                Ok(stats) => runs.push(Run::new(id, stats, &trace.holders, &table)),
-                // The process has ended meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => notes.push(format!("the counters at {} cannot be read: {error}", trace.path.display())),
-            }
-        }
-        runs.retain(|run| only.is_none_or(|pid| run.has(pid)));
-        Found { runs, notes }
-    }
-
-    fn open(&self, path: &Path) -> io::Result<Stats> {
-        let file = File::options().read(true).write(true).open(path)?;
-        let mut magic = [0; 8];
-        file.read_exact_at(&mut magic, 0)?;
-        if file.metadata()?.len() != self.len || magic != self.magic {
-            return Err(io::Error::other("they are of another release of Hanare; use its own 'hanare top'"));
-        }
-        Stats::attach(Some(file.as_raw_fd()), None).map_err(io::Error::other)
-    }
+fn open(path: &Path) -> io::Result<Stats> {
+    let file = File::options().read(true).write(true).open(path)?;
+    Stats::open(&file).map_err(io::Error::other)
 }
 
 impl Run {
@@ -164,32 +140,41 @@ pub(crate) fn obstacle(process: &Process) -> Option<String> {
 mod tests {
     use super::*;
     use hanare::counters::add;
+    use std::os::unix::fs::FileExt;
 
     #[test]
     fn counters_that_this_process_holds_are_found_and_read() {
         let (fd, stats) = Stats::create().unwrap();
         add(&stats.pages_in, 42);
         let meta = File::from(fd.try_clone().unwrap()).metadata().unwrap();
-        let search = Search::new().unwrap();
-        let found = search.find(Some(std::process::id()));
+        let found = find(Some(std::process::id()));
         let run = found.runs.iter().find(|run| run.id == (meta.dev(), meta.ino())).unwrap();
         assert_eq!(run.stats.snapshot().pages_in, 42);
         assert!(run.supervisor.is_none(), "this test is not 'hanare run'");
         assert!(run.processes.iter().any(|process| process.pid == std::process::id()));
         drop(fd);
-        assert!(search.find(None).runs.iter().all(|run| run.id != (meta.dev(), meta.ino())));
+        assert!(find(None).runs.iter().all(|run| run.id != (meta.dev(), meta.ino())));
     }
 
     #[test]
     fn counters_of_another_layout_are_refused() {
-        let search = Search::new().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("counters");
-        for content in [vec![0; 8], vec![0; search.len as usize], b"HANARE\0\xff".to_vec()] {
+        let len = File::from(Stats::create().unwrap().0).metadata().unwrap().len() as usize;
+        for content in [vec![0; 8], vec![0; len], b"HANARE\0\xff".to_vec(), b"x".to_vec()] {
             std::fs::write(&path, &content).unwrap();
-            assert!(search.open(&path).is_err_and(|error| error.to_string().contains("another release")));
+            assert!(open(&path).is_err_and(|error| error.to_string().contains("another release")));
         }
-        std::fs::write(&path, b"x").unwrap();
-        assert!(search.open(&path).is_err());
+    }
+
+    #[test]
+    fn counters_that_could_be_shortened_are_refused() {
+        let file = File::from(Stats::create().unwrap().0);
+        let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("counters");
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(open(&path).is_err_and(|error| error.to_string().contains("not sealed")));
     }
 }

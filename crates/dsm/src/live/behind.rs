@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::os::fd::AsFd;
 
-use hanare_sys::map::{MapError, Mapping};
+use hanare_sys::map::{self, MapError, Mapping};
 
 use super::gates::Gates;
 use super::job::{Job, Transfer};
@@ -94,10 +94,13 @@ pub(super) fn peer_memory(join: &Join, job: &Job) -> Result<Reach, String> {
         format!("cannot reach the memory of rank {} by {path}: {error}; {advice}", join.rank)
     };
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(|error| failed(&error))?;
-    // The memfd must have the expected length. An access beyond the end of a shorter memfd would kill this process.
+    // The memfd must have the expected length, and keep it. An access beyond its end would kill this process.
     let (bytes, behind, pages) = (job.region_bytes, Behind::of(job), pages_of(job));
     if file.metadata().map_err(|error| failed(&error))?.len() != bytes + behind.bytes() {
         return Err(failed(&"it has another size"));
+    }
+    if !map::has_sealed_length(&file) {
+        return Err(failed(&"its length is not sealed"));
     }
     let map = || {
         let region = Mapping::shared(&file, 0, bytes as usize)?;
