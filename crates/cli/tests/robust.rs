@@ -51,7 +51,7 @@ fn odd_values() -> Vec<OsString> {
     values
 }
 
-const VARIABLES: [&str; 23] = [
+const VARIABLES: [&str; 24] = [
     "HANARE_LOCAL",
     "HANARE_SERVERS",
     "HANARE_FAR",
@@ -68,6 +68,7 @@ const VARIABLES: [&str; 23] = [
     "HANARE_RESERVE",
     "HANARE_TIMEOUT",
     "HANARE_ON_LOSS",
+    "HANARE_FIT",
     "HANARE_DISABLE",
     "HANARE_LIB",
     "HANARE_PRIVATE",

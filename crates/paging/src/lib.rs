@@ -21,6 +21,7 @@ pub mod limits;
 mod pager;
 pub mod policy;
 pub mod prefetch;
+pub mod reuse;
 mod spec;
 pub mod trace;
 mod units;

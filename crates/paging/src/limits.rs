@@ -48,6 +48,8 @@ pub const HELD_MS: u64 = 100;
 pub const ACTIONS_MAX: usize = 4096;
 /// Maximum number of pages that a policy examines to find a victim that the pager's filter accepts.
 pub const VICTIM_SCAN_MAX: usize = 1024;
+/// Maximum number of evicted units whose reuse is observed. If there are more, a smaller sample is observed.
+pub const REUSE_TRACKED_MAX: usize = 1 << 13;
 
 const _: () = assert!(UNIT_BYTES_MIN.is_power_of_two() && PAGE_BYTES_MAX.is_power_of_two());
 const _: () = assert!(PAGE_BYTES_MAX / UNIT_BYTES_MIN <= DISCARD_UNITS_MAX);

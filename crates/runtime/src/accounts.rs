@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use hanare_paging::reuse::{BUCKETS, Depths, KINDS};
 use hanare_paging::{self as paging, Pager};
 
 use crate::counters::{Counters, add, raise};
@@ -11,11 +12,15 @@ use crate::tree::Seat;
 /// killed, thus leaves counters from which little is missing.
 const PUBLISHED_EACH: u64 = 1 << 20;
 
+const NO_DEPTHS: Depths = [[0; BUCKETS]; KINDS];
+
 /// Adds the pager's counts of this process to the shared counters. Several processes add to the same counters, so each
 /// process adds only what it has counted since its last addition.
 pub(crate) struct Accounts {
     counters: &'static Counters,
     published: paging::Counters,
+    /// The counts by depth that were published.
+    depths: Depths,
     unit_bytes: u64,
     overhead_bytes: u64,
     /// The entry of this process in the table of budget shares. It receives the local bytes. If processes share no
@@ -37,6 +42,7 @@ impl Accounts {
         Self {
             counters,
             published: paging::Counters::default(),
+            depths: NO_DEPTHS,
             unit_bytes: unit_bytes as u64,
             overhead_bytes,
             seat: None,
@@ -52,7 +58,8 @@ impl Accounts {
         overhead_bytes: u64,
         pager: &Pager,
     ) -> Self {
-        Self { published: *pager.counters(), ..Self::new(counters, unit_bytes, overhead_bytes) }
+        let depths = pager.depths().copied().unwrap_or(NO_DEPTHS);
+        Self { published: *pager.counters(), depths, ..Self::new(counters, unit_bytes, overhead_bytes) }
     }
 
     /// From now on, records the local bytes of this process in `seat`, its entry in the table of budget shares.
@@ -136,6 +143,20 @@ impl Accounts {
         add(&to.promotions, now.widened - old.widened);
         add(&to.demotions, now.narrowed - old.narrowed);
         self.published = now;
+        self.publish_depths(pager);
+    }
+
+    fn publish_depths(&mut self, pager: &Pager) {
+        let Some(now) = pager.depths() else { return };
+        for (kind, to) in self.counters.depths.iter().enumerate() {
+            for (bucket, to) in to.iter().enumerate() {
+                let (now, old) = (now[kind][bucket], &mut self.depths[kind][bucket]);
+                if now != *old {
+                    add(to, now - *old);
+                    *old = now;
+                }
+            }
+        }
     }
 }
 

@@ -4,10 +4,12 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
+pub use hanare_paging::reuse;
+
 use crate::polling::FaultRate;
 
 /// First word of the counters. It identifies their layout. Its last byte is the version of the layout.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x07");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x08");
 /// Number of buckets of the fault latency histogram.
 pub const BUCKETS: usize = 128;
 /// Size, in bytes, of the text that lists automatic choices with their reasons.
@@ -54,6 +56,8 @@ macro_rules! counters {
             pub choices: Text<CHOICES_LEN>,
             /// The rate of faults on base pages.
             pub fault_rate: FaultRate,
+            /// Units by kind and by depth ([`reuse`]), if the run counts them.
+            pub depths: [[AtomicU64; reuse::BUCKETS]; reuse::KINDS],
         }
 
         /// A copy of the counters. The values were read one after another, not at one instant.
@@ -68,6 +72,8 @@ macro_rules! counters {
             pub prefetch: String,
             /// A text that lists what the engine, the policy and the prefetcher chose automatically, with the reasons.
             pub choices: String,
+            /// Units by kind and by depth ([`reuse`]), if the run counts them.
+            pub depths: reuse::Depths,
         }
 
         impl Counters {
@@ -81,6 +87,7 @@ macro_rules! counters {
                     policy: self.policy.get(),
                     prefetch: self.prefetch.get(),
                     choices: self.choices.get(),
+                    depths: self.depths.each_ref().map(|kind| kind.each_ref().map(|count| count.load(Relaxed))),
                 }
             }
         }
@@ -187,6 +194,14 @@ counters! {
     parts_rebuilt_bytes,
     /// Time in which pages lacked parts.
     degraded_ns,
+    /// Time on CPUs of all processes with an engine, since their engines started.
+    cpu_ns,
+    /// Bytes of a base page of the process that started last. With the next one, it gives a meaning to `depths`.
+    base_bytes,
+    /// Base pages of a huge page of that process. 1 if it has no huge pages.
+    huge_units,
+    /// Whether evicted pages are in memory of this host that the faulting thread copies itself.
+    store_is_direct,
 }
 
 /// Adds to a counter.
@@ -278,7 +293,10 @@ mod tests {
         assert_eq!(words * 8, size_of::<Counters>());
         assert_eq!(
             words,
-            1 + 47 + BUCKETS + (2 * NAME_LEN + CHOICES_LEN + size_of::<FaultRate>()) / 8,
+            1 + 51
+                + BUCKETS
+                + reuse::KINDS * reuse::BUCKETS
+                + (2 * NAME_LEN + CHOICES_LEN + size_of::<FaultRate>()) / 8,
             "a change of the layout needs a new version in MAGIC"
         );
     }

@@ -15,7 +15,7 @@ use crate::fatal::{self, EXIT_KERNEL};
 use crate::handler::lost_trap;
 use crate::process::state;
 use crate::watchdog::{Hang, Watchdog};
-use crate::{gate, heap, threads, tracing};
+use crate::{gate, heap, load, threads, tracing};
 
 /// Near memory (Hanare's own data) is counted at the end of a run that had at least this many far bytes. Counting takes
 /// about a millisecond.
@@ -58,6 +58,7 @@ pub(crate) fn keep(engine: &'static Engine) {
             }
             engine.publish();
             count_private();
+            load::publish(engine.counters);
             published_ns = now_ns();
         }
     }
@@ -116,6 +117,7 @@ pub fn shutdown() {
         tracing::finish();
         state.engine.publish();
         count_private();
+        load::publish(state.engine.counters);
         if state.engine.counters.far_bytes_peak.load(Relaxed) >= NEAR_COUNTED_MIN {
             raise(&state.engine.counters.near_bytes, heap::near_bytes());
         }

@@ -24,6 +24,7 @@ pub mod heap;
 mod keeper;
 mod kept;
 mod kernel;
+pub mod load;
 pub mod near;
 mod places;
 mod plan;

@@ -19,7 +19,7 @@ use crate::plan::{self, Plan};
 use crate::process::{self, Call, Launch, State, state};
 use crate::stats::Stats;
 use crate::tree::Seat;
-use crate::{calls, choose, heap, keeper, places, small, threads};
+use crate::{calls, choose, heap, keeper, load, places, small, threads};
 
 mod error;
 mod parts;
@@ -185,6 +185,8 @@ pub(crate) fn set_state(
     workers: Vec<Worker>,
 ) -> Result<(), StartError> {
     let mode = launch.mode;
+    load::begin();
+    name_pages(&launch);
     let state = Box::leak(Box::new(State::new(engine, taken, launch, seat)));
     state.engine.sit(seat);
     state.budget_is(seat.share());
@@ -195,6 +197,14 @@ pub(crate) fn set_state(
     add(&state.engine.counters.processes, 1);
     open_trap(state, mode)?;
     open_threads(state, workers).map_err(StartError::Thread)
+}
+
+/// Notes what the counts by depth mean.
+fn name_pages(launch: &Launch) {
+    let (counters, config) = (launch.counters, launch.plan.config);
+    counters.base_bytes.store(u64::from(config.geometry.unit_bytes), Relaxed);
+    counters.huge_units.store(u64::from(config.geometry.block_units), Relaxed);
+    counters.store_is_direct.store(u64::from(config.direct), Relaxed);
 }
 
 /// Defers the start to the first far allocation. A program that never allocates far memory then need not wait for a

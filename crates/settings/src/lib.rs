@@ -38,7 +38,7 @@ pub use values::{
     format_far, format_near, format_size, parse_far, parse_name, parse_near, parse_servers, parse_size,
 };
 use values::{parse_number, parse_reserve};
-pub use variables::unknown_variables;
+pub use variables::{Environment, unknown_variables};
 
 /// Size in bytes of the smallest allocation that is placed in far memory under `HANARE_FAR=large`.
 pub const FAR_LARGE: usize = 128 << 10;
@@ -127,6 +127,8 @@ pub struct Settings {
     pub trace: Option<PathBuf>,
     /// `HANARE_TRACE_BYTES`: largest size of the file `trace`, in bytes.
     pub trace_bytes: u64,
+    /// `HANARE_FIT`: whether the run counts what more local memory would have saved.
+    pub fit: bool,
 }
 
 impl Settings {
@@ -158,6 +160,7 @@ impl Settings {
             allow_same_host: false,
             trace: None,
             trace_bytes: DEFAULT_TRACE_BYTES,
+            fit: false,
         }
     }
 
@@ -240,6 +243,7 @@ impl Settings {
         set(&mut settings.on_loss, vars.value("HANARE_ON_LOSS", OnLoss::from_str)?);
         set(&mut settings.redundancy, vars.value("HANARE_REDUNDANCY", Redundancy::from_str)?);
         set(&mut settings.allow_same_host, vars.value("HANARE_ALLOW_SAME_HOST", values::parse_switch)?);
+        set(&mut settings.fit, vars.value("HANARE_FIT", values::parse_switch)?);
         settings.stats_fd =
             vars.value("HANARE_STATS_FD", |text| parse_number(text, 0, i32::MAX as u64))?.map(|n| n as i32);
         settings.stats_pid =
@@ -342,6 +346,9 @@ impl Settings {
         if !self.disable.is_empty() {
             vars.push(("HANARE_DISABLE", self.disable.clone()));
         }
+        if self.fit {
+            vars.push(("HANARE_FIT", "on".to_owned()));
+        }
         if let Some(fd) = self.stats_fd {
             vars.push(("HANARE_STATS_FD", fd.to_string()));
         }
@@ -360,7 +367,7 @@ impl Settings {
 
     /// Every variable that [`Settings::from_env`] reads. A program that starts a run can clear inherited values of
     /// these variables.
-    pub const VARIABLES: [&'static str; 24] = [
+    pub const VARIABLES: [&'static str; 25] = [
         "HANARE_LOCAL",
         "HANARE_PRIVATE",
         "HANARE_SERVERS",
@@ -385,6 +392,7 @@ impl Settings {
         "HANARE_TRACE_BYTES",
         "HANARE_REDUNDANCY",
         "HANARE_ALLOW_SAME_HOST",
+        "HANARE_FIT",
     ];
 }
 
@@ -421,25 +429,6 @@ impl<F: Fn(&'static str) -> Option<OsString>> Variables<F> {
     }
 }
 
-/// The environment variables of a process, as they were when the process started. The program may change its
-/// environment later.
-#[derive(Debug)]
-pub struct Environment(Vec<(OsString, OsString)>);
-
-impl Environment {
-    /// Makes an environment from pairs of a name and a value.
-    #[must_use]
-    pub fn of(variables: Vec<(OsString, OsString)>) -> Self {
-        Self(variables)
-    }
-
-    /// Returns the value of a variable, or `None` if the variable is not set.
-    #[must_use]
-    pub fn get(&self, name: &str) -> Option<OsString> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -470,6 +459,7 @@ mod tests {
             ("HANARE_OVERCOMMIT", "2"),
             ("HANARE_RESERVE", "1M"),
             ("HANARE_STATIC", "perhaps"),
+            ("HANARE_FIT", "perhaps"),
             ("HANARE_SEAL", "perhaps"),
             ("HANARE_STATS_FD", "-1"),
             ("HANARE_STATS_PID", "0"),
@@ -548,6 +538,7 @@ mod tests {
         settings.disable = "move".to_owned();
         settings.stats_fd = Some(100);
         settings.stats_pid = Some(4242);
+        settings.fit = true;
         let mut written: Vec<String> = settings.to_env().into_iter().map(|(name, _)| name).collect();
         let mut listed: Vec<String> = Settings::VARIABLES.iter().map(ToString::to_string).collect();
         written.sort();

@@ -2,8 +2,8 @@
 
 use std::ffi::OsString;
 
+use crate::Settings;
 use crate::similar::nearest;
-use crate::{Environment, Settings};
 
 /// Beginning of the names of all variables of Hanare.
 const PREFIX: &str = "HANARE_";
@@ -69,6 +69,25 @@ pub fn unknown_variables(environment: &Environment) -> Option<String> {
         _ => {
             Some(format!("the variables {names} are ignored: Hanare has none of these names; see 'hanare run --help'"))
         }
+    }
+}
+
+/// The environment variables of a process, as they were when the process started. The program may change its
+/// environment later.
+#[derive(Debug)]
+pub struct Environment(Vec<(OsString, OsString)>);
+
+impl Environment {
+    /// Makes an environment from pairs of a name and a value.
+    #[must_use]
+    pub fn of(variables: Vec<(OsString, OsString)>) -> Self {
+        Self(variables)
+    }
+
+    /// Returns the value of a variable, or `None` if the variable is not set.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<OsString> {
+        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
     }
 }
 

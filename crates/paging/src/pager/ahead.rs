@@ -70,6 +70,7 @@ impl Pager {
             // All pages after the first write-protected page are protected, too. To fetch them separately as writable
             // pages would cost more than an occasional trap.
             writable &= self.will_be_written(page);
+            self.note_returned(page, false);
             self.used += 1;
             self.counters.fetched += 1;
             self.counters.prefetched += 1;

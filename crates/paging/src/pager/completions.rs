@@ -177,6 +177,9 @@ impl Pager {
             self.counters.dropped_clean += u64::from(self.span(page));
         }
         self.clear(page, DIRTY | GUESSED);
+        if self.has(page, HELD) {
+            self.note_evicted(page, dirty);
+        }
         self.settle(page, actions);
     }
 
@@ -249,6 +252,7 @@ impl Pager {
         }
         self.give_frame(frame, moves);
         self.used -= self.span(page) * u32::from(moves);
+        self.note_evicted(page, changed);
         self.settle(page, actions);
     }
 

@@ -103,6 +103,7 @@ impl Pager {
         let source = if self.state(page) == State::Remote { Source::Server } else { Source::Zero };
         if source == Source::Server {
             self.counters.fetched += u64::from(self.span(page));
+            self.note_returned(page, demand);
         }
         let wide = self.span(page) > 1;
         match wide {

@@ -41,6 +41,7 @@ use crate::grain::Grain;
 use crate::limits;
 use crate::policy::Policy;
 use crate::prefetch::Prefetcher;
+use crate::reuse::{Depths, Reuse};
 use crate::units::{FrameId, Geometry, PageId};
 use page::DIRTY;
 
@@ -115,6 +116,8 @@ pub struct Pager {
     unused: unused::Unused,
     fresh: fresh::Fresh,
     counters: Counters,
+    /// The account of evicted units. `None` unless it was asked for.
+    reuse: Option<Box<Reuse>>,
 }
 
 impl Pager {
@@ -186,6 +189,7 @@ impl Pager {
             fresh: fresh::Fresh::new(),
             frees: 0,
             counters: Counters::default(),
+            reuse: None,
         };
         pager.set_budget(config.budget_units);
         Ok(pager)
@@ -304,6 +308,17 @@ impl Pager {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Counts from now on what more local memory would have saved ([`crate::reuse`]).
+    pub fn count_reuse(&mut self) {
+        self.reuse = Some(Box::new(Reuse::new(self.geometry.unit_bytes, limits::REUSE_TRACKED_MAX)));
+    }
+
+    /// Returns what was counted since [`Self::count_reuse`]. `None` if it was not called.
+    #[must_use]
+    pub fn depths(&self) -> Option<&Depths> {
+        self.reuse.as_deref().map(Reuse::depths)
     }
 
     /// Writes the choices that the policy and the prefetcher made, on one line each. If either made no choices, its

@@ -4,6 +4,7 @@ use super::transitions;
 use super::{Pager, Pool};
 use crate::config::{STATES, State};
 use crate::policy::Cause;
+use crate::reuse::Kind;
 use crate::units::{FrameId, PageId};
 
 /// The program may have written to the page since the server last received it.
@@ -152,6 +153,35 @@ impl Pager {
                 self.extents -= u32::from(*extent == 0);
             }
             _ => {}
+        }
+    }
+
+    /// Counts a page that left local memory and is on the server now. `is_written` says that it was written back.
+    pub(super) fn note_evicted(&mut self, page: PageId, is_written: bool) {
+        let span = self.span(page);
+        if let Some(reuse) = &mut self.reuse {
+            reuse.evicted(page.0, span, is_written);
+        }
+    }
+
+    /// Counts an evicted page that comes in. Call it before the page counts as used.
+    pub(super) fn note_returned(&mut self, page: PageId, demand: bool) {
+        let span = self.span(page);
+        let kind = match (demand, span) {
+            (false, _) => Kind::Ahead,
+            (true, 1) => Kind::Small,
+            (true, _) => Kind::Wide,
+        };
+        if let Some(reuse) = &mut self.reuse {
+            reuse.returned(page.0, span, self.used, kind);
+        }
+    }
+
+    /// Counts an evicted page that is discarded.
+    pub(super) fn note_discarded(&mut self, page: PageId) {
+        let span = self.span(page);
+        if let Some(reuse) = &mut self.reuse {
+            reuse.discarded(page.0, span, self.used);
         }
     }
 

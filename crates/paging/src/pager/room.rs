@@ -295,6 +295,7 @@ impl Pager {
         self.used -= self.span(page);
         self.clear(page, PREFETCHED);
         self.move_to(page, State::Remote);
+        self.note_evicted(page, false);
     }
 
     pub(super) fn leave(&mut self, page: PageId, frame: Option<FrameId>, dirty: bool, actions: &mut Actions) {

@@ -80,6 +80,7 @@ impl Pager {
             State::Remote => {
                 self.end_lock(page);
                 self.policy.forgotten(page);
+                self.note_discarded(page);
                 self.forget(page, actions);
             }
             State::Resident => {

@@ -111,7 +111,11 @@ pub(super) fn open_pager(settings: &Settings, plan: &Plan, mode: Mode) -> Result
         policy = tracing::record(policy, path, settings, plan, mode)?;
     }
     let prefetcher = prefetch::build(&settings.prefetch, space).map_err(SettingsError::Choice)?;
-    Pager::new(&plan.config, policy, prefetcher).map_err(StartError::Pager)
+    let mut pager = Pager::new(&plan.config, policy, prefetcher).map_err(StartError::Pager)?;
+    if settings.fit {
+        pager.count_reuse();
+    }
+    Ok(pager)
 }
 
 pub(super) fn open_trap(state: &'static State, mode: Mode) -> Result<(), StartError> {
