@@ -6,6 +6,8 @@
 //!
 //! On a link with a key, the bytes come in encrypted [records](crate::records). The buffer then holds their texts.
 
+use std::io::IoSliceMut;
+
 use crate::error::LinkError;
 use crate::frame::{HEADER_BYTES, Header, KIND_AT, Kind};
 use crate::limits::{INBOX_BYTES, INBOX_RECEIVE_BYTES, SMALL_PAGE};
@@ -45,6 +47,13 @@ impl Inbox {
         self.end - self.start
     }
 
+    /// Checks whether the buffer may hold a whole header, or a record that can be opened. If not, the rest of what the
+    /// buffer holds has not arrived yet, and makes the socket readable when it arrives.
+    pub(crate) fn holds_more(&self) -> bool {
+        let holds_record = |opener: &Opener| !matches!(opener.next_length(), Ok(None));
+        self.waiting() >= HEADER_BYTES || self.opener.as_deref().is_some_and(holds_record)
+    }
+
     /// Removes the next header from the buffer and returns it. Returns `None` if the buffer does not hold the whole
     /// header.
     pub fn header(&mut self) -> Result<Option<Header>, LinkError> {
@@ -71,10 +80,13 @@ impl Inbox {
 
     /// Moves as many bytes as possible from the buffer into `into`. Returns the number of moved bytes.
     pub fn take(&mut self, into: &mut [u8]) -> usize {
-        let n = self.waiting().min(into.len());
-        into[..n].copy_from_slice(&self.bytes[self.start..self.start + n]);
-        self.start += n;
-        n
+        self.take_pieces(&mut [IoSliceMut::new(into)], 0)
+    }
+
+    fn take_pieces(&mut self, pieces: &mut [IoSliceMut<'_>], done: usize) -> usize {
+        let taken = scatter(&self.bytes[self.start..self.end], pieces, done);
+        self.start += taken;
+        taken
     }
 
     /// Receives bytes from the socket into the buffer's free space, without waiting. Returns the number of received
@@ -93,25 +105,33 @@ impl Inbox {
     /// without waiting. Any further bytes go into the buffer. Returns how many bytes of `into` were filled, or `None`
     /// if no bytes had arrived.
     pub fn receive(&mut self, socket: &Socket, into: &mut [u8]) -> Result<Option<usize>, LinkError> {
-        let taken = self.take(into);
-        if taken > 0 || into.is_empty() {
+        self.receive_pieces(socket, &mut [IoSliceMut::new(into)], 0)
+    }
+
+    /// Like [`Inbox::receive`], into `pieces`, one after another. Their first `done` bytes are filled.
+    fn receive_pieces(
+        &mut self,
+        socket: &Socket,
+        pieces: &mut [IoSliceMut<'_>],
+        done: usize,
+    ) -> Result<Option<usize>, LinkError> {
+        let left = len_of(pieces) - done;
+        let taken = self.take_pieces(pieces, done);
+        if taken > 0 || left == 0 {
             return Ok(Some(taken));
         }
         if let Some(opener) = &mut self.opener {
             return match next_record(opener, socket)? {
-                Some(length) if (1..=into.len()).contains(&length) => {
-                    into[..length].copy_from_slice(opener.open(length)?);
-                    Ok(Some(length))
-                }
-                // The record holds more than `into`.
-                Some(1..) => Ok(self.fill_opened(socket)?.map(|_| self.take(into))),
+                Some(length) if (1..=left).contains(&length) => Ok(Some(scatter(opener.open(length)?, pieces, done))),
+                // The record holds more than the pieces.
+                Some(1..) => Ok(self.fill_opened(socket)?.map(|_| self.take_pieces(pieces, done))),
                 nothing => Ok(nothing),
             };
         }
-        let Some(received) = socket.receive_two(into, self.room())? else {
+        let Some(received) = socket.receive_pieces(pieces, done, self.room())? else {
             return Ok(None);
         };
-        let direct = received.min(into.len());
+        let direct = received.min(left);
         self.end += received - direct;
         Ok(Some(direct))
     }
@@ -133,9 +153,19 @@ impl Inbox {
 
     /// Fills all of `into`. Fails when the peer sends no bytes for the time that `progress` allows.
     pub fn receive_all(&mut self, socket: &Socket, into: &mut [u8], progress: &mut Progress) -> Result<(), LinkError> {
-        let mut done = 0;
-        while done < into.len() {
-            match self.receive(socket, &mut into[done..])? {
+        self.receive_all_pieces(socket, &mut [IoSliceMut::new(into)], progress)
+    }
+
+    /// Fills all pieces, one after another. Fails like [`Inbox::receive_all`].
+    pub(crate) fn receive_all_pieces(
+        &mut self,
+        socket: &Socket,
+        pieces: &mut [IoSliceMut<'_>],
+        progress: &mut Progress,
+    ) -> Result<(), LinkError> {
+        let (mut done, len) = (0, len_of(pieces));
+        while done < len {
+            match self.receive_pieces(socket, pieces, done)? {
                 Some(n) => {
                     done += n;
                     progress.moved();
@@ -188,6 +218,24 @@ impl Inbox {
     }
 }
 
+pub(crate) fn len_of(pieces: &[IoSliceMut<'_>]) -> usize {
+    pieces.iter().map(|piece| piece.len()).sum()
+}
+
+/// Copies bytes of `from` into the pieces after their first `skip` bytes, one piece after another, until one of them ends.
+/// Returns the number of copied bytes.
+fn scatter(from: &[u8], pieces: &mut [IoSliceMut<'_>], mut skip: usize) -> usize {
+    let mut done = 0;
+    for piece in pieces {
+        let skipped = skip.min(piece.len());
+        skip -= skipped;
+        let count = (piece.len() - skipped).min(from.len() - done);
+        piece[skipped..skipped + count].copy_from_slice(&from[done..done + count]);
+        done += count;
+    }
+    done
+}
+
 /// Receives bytes of records if no whole record is here. Returns the length of the next record, 0 if bytes have arrived
 /// but the record is not whole, or `None` if nothing has arrived.
 fn next_record(opener: &mut Opener, socket: &Socket) -> Result<Option<usize>, LinkError> {
@@ -202,8 +250,14 @@ fn next_record(opener: &mut Opener, socket: &Socket) -> Result<Option<usize>, Li
 
 /// Checks a payload against the checksum in its header, if the header has one.
 pub fn check_payload(header: &Header, payload: &[u8]) -> Result<(), LinkError> {
-    if header.has_payload_crc() && crc32fast::hash(payload) != header.payload_crc {
-        return Err(LinkError::Garbage { what: "a payload does not match its checksum" });
+    let sum = if header.has_payload_crc() { crc32fast::hash(payload) } else { 0 };
+    check_sum(header, sum)
+}
+
+/// Checks the checksum of a payload against that in its header, if the header has one.
+pub(crate) fn check_sum(header: &Header, sum: u32) -> Result<(), LinkError> {
+    match header.has_payload_crc() && sum != header.payload_crc {
+        true => Err(LinkError::Garbage { what: "a payload does not match its checksum" }),
+        false => Ok(()),
     }
-    Ok(())
 }

@@ -23,6 +23,8 @@ pub const CONTROL_MAX: usize = 4096;
 pub const BETWEEN_RANKS_MAX: usize = 1 << 20;
 /// The largest number of parts from which [`crate::Writer::write`] assembles a page.
 pub const PARTS_MAX: usize = 256;
+/// The largest number of pieces into which [`crate::ReadReplies::receive_pieces`] receives at once.
+pub const PIECES_MAX: usize = 64;
 /// The shortest key accepted, in bytes.
 pub const KEY_MIN: usize = 16;
 /// The longest key accepted, in bytes.

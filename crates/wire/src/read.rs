@@ -3,14 +3,14 @@
 //! Two threads may use the connection, one thread for each half. Or one fault handler may use both halves. Replies
 //! arrive in the order of the requests.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use crate::error::{ErrorCode, LinkError, Text};
 use crate::frame::{HEADER_BYTES, Header, Kind};
-use crate::inbox::{Inbox, check_payload};
-use crate::limits::{RANGE_MAX, TEXT_MAX, range_is_valid};
+use crate::inbox::{Inbox, check_payload, check_sum, len_of};
+use crate::limits::{PIECES_MAX, RANGE_MAX, TEXT_MAX, range_is_valid};
 use crate::socket::{Progress, Socket, Wait, Waiting};
 
 /// The maximum number of requests that are sent in one system call.
@@ -28,7 +28,17 @@ pub struct ReadReplies {
     socket: Arc<Socket>,
     inbox: Inbox,
     payload_crc: bool,
-    pending: Option<Header>,
+    pending: Option<Pending>,
+}
+
+/// A reply whose payload was not yet received, or not all of it.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    header: Header,
+    /// The number of bytes that are left.
+    left: usize,
+    /// The checksum of the bytes that were received.
+    sum: u32,
 }
 
 /// The header of a reply. [`ReadReplies::receive_payload`] receives the reply's payload, the page.
@@ -171,12 +181,44 @@ impl ReadReplies {
 
     /// Receives the payload of the last reply into `into`, which must have the payload's length.
     pub fn receive_payload(&mut self, into: &mut [u8]) -> Result<(), LinkError> {
-        let Some(header) = self.pending.filter(|header| header.payload_bytes() == into.len()) else {
+        let whole = |pending: &Pending| pending.left == into.len() && pending.left == pending.header.payload_bytes();
+        if !self.pending.as_ref().is_some_and(whole) {
             return Err(LinkError::Misuse { what: "a payload is taken once, into a buffer of its length" });
+        }
+        self.receive_pieces(&mut [IoSliceMut::new(into)])
+    }
+
+    /// Receives the next bytes of the last reply's payload into `pieces`, one after another, and fills all of them. There
+    /// may be [`PIECES_MAX`] pieces. Bytes that have not arrived before go straight to their pieces, with one system call
+    /// for all of them.
+    ///
+    /// The call that receives the last byte of the payload checks the checksum. Before it has succeeded, the bytes are not
+    /// to be used.
+    pub fn receive_pieces(&mut self, pieces: &mut [IoSliceMut<'_>]) -> Result<(), LinkError> {
+        let len = len_of(pieces);
+        let Some(pending) = self.pending.as_mut().filter(|pending| len <= pending.left && pieces.len() <= PIECES_MAX)
+        else {
+            return Err(LinkError::Misuse { what: "at most 64 pieces take what is left of a payload" });
         };
-        self.inbox.receive_all(&self.socket, into, &mut Progress::of(&self.socket))?;
+        self.inbox.receive_all_pieces(&self.socket, pieces, &mut Progress::of(&self.socket))?;
+        if pending.header.has_payload_crc() {
+            let mut hasher = crc32fast::Hasher::new_with_initial(pending.sum);
+            pieces.iter().for_each(|piece| hasher.update(piece));
+            pending.sum = hasher.finalize();
+        }
+        pending.left -= len;
+        if pending.left > 0 {
+            return Ok(());
+        }
+        let Pending { header, sum, .. } = *pending;
         self.pending = None;
-        check_payload(&header, into)
+        check_sum(&header, sum)
+    }
+
+    /// Checks whether the next header, or a part of it, has arrived together with earlier bytes. Poll(2) cannot see it
+    /// then. If not, the descriptor becomes readable when the next header is here.
+    pub fn holds_more(&self) -> bool {
+        self.inbox.holds_more()
     }
 
     fn accept(&mut self, header: Header) -> Result<ReplyHeader, LinkError> {
@@ -185,7 +227,7 @@ impl ReadReplies {
                 Err(LinkError::Garbage { what: "a page without the checksum that was agreed" })
             }
             Kind::Data => {
-                self.pending = Some(header);
+                self.pending = Some(Pending { header, left: header.payload_bytes(), sum: 0 });
                 Ok(ReplyHeader { tag: header.tag, offset: header.offset, len: header.length })
             }
             Kind::Error => Err(server_error(&header, &mut self.inbox, &self.socket)),
@@ -206,3 +248,6 @@ pub(crate) fn server_error(header: &Header, inbox: &mut Inbox, socket: &Socket) 
         (Ok(()), None) => LinkError::Garbage { what: "an error code that does not exist" },
     }
 }
+
+#[cfg(test)]
+mod tests;

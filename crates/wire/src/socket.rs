@@ -19,12 +19,12 @@ use rustix::net::{
 
 use crate::descriptors::kept;
 use crate::error::LinkError;
-use crate::limits::{LOOPBACK_BUFFER_BYTES, POLL_MAX, POLL_MIN, SOCKET_BUFFER_BYTES};
+use crate::limits::{LOOPBACK_BUFFER_BYTES, PIECES_MAX, POLL_MAX, POLL_MIN, SOCKET_BUFFER_BYTES};
 use crate::patience::{LONGER_MAX, note_cpus, patience};
 use crate::records::Sealer;
 
 /// The maximum number of pieces sent in one system call.
-const PIECES_MAX: usize = 32;
+const SENT_PIECES_MAX: usize = 32;
 /// The maximum number of files passed in one message.
 const FILES_MAX: usize = 3;
 /// The difference between TCP_USER_TIMEOUT and the longest time that a transfer may make no progress. TCP_USER_TIMEOUT
@@ -121,12 +121,36 @@ impl Socket {
         received(rustix::net::recv(&self.fd, into, RecvFlags::DONTWAIT).map(|(n, _)| n), wanted)
     }
 
-    /// Receives bytes that have arrived, without waiting. Fills `first`, then `second`. Returns the number of received
-    /// bytes, or `None` if no bytes have arrived.
-    pub fn receive_two(&self, first: &mut [u8], second: &mut [u8]) -> Result<Option<usize>, LinkError> {
-        let wanted = first.len() + second.len();
-        let mut pieces = [IoSliceMut::new(first), IoSliceMut::new(second)];
-        received(rustix::io::readv(&self.fd, &mut pieces), wanted)
+    /// Receives bytes that have arrived, without waiting. Fills `pieces` after their first `skip` bytes, one piece after
+    /// another, and then `rest`. The bytes of pieces beyond [`PIECES_MAX`] are left to a later call. Returns the number of
+    /// received bytes, or `None` if no bytes have arrived.
+    pub(crate) fn receive_pieces(
+        &self,
+        pieces: &mut [IoSliceMut<'_>],
+        mut skip: usize,
+        rest: &mut [u8],
+    ) -> Result<Option<usize>, LinkError> {
+        let mut window: [IoSliceMut<'_>; PIECES_MAX + 1] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+        let (mut count, mut wanted, mut all) = (0, 0, true);
+        for piece in pieces {
+            if skip >= piece.len() {
+                skip -= piece.len();
+                continue;
+            }
+            all = count < PIECES_MAX;
+            if !all {
+                break;
+            }
+            window[count] = IoSliceMut::new(&mut piece[skip..]);
+            wanted += window[count].len();
+            (count, skip) = (count + 1, 0);
+        }
+        if all {
+            wanted += rest.len();
+            window[count] = IoSliceMut::new(rest);
+            count += 1;
+        }
+        received(rustix::io::readv(&self.fd, &mut window[..count]), wanted)
     }
 
     /// Encrypts all bytes that are sent from now on. Returns false if they are encrypted already.
@@ -202,7 +226,7 @@ impl Socket {
         let total: usize = pieces.iter().map(|piece| piece.len()).sum();
         let mut sent = 0;
         while sent < total {
-            let mut window = [IoSlice::new(&[]); PIECES_MAX];
+            let mut window = [IoSlice::new(&[]); SENT_PIECES_MAX];
             let count = window_from(pieces, sent, &mut window);
             match self.send(&window[..count], false)? {
                 Some(n) => {
@@ -340,7 +364,7 @@ fn received(result: Result<usize, Errno>, wanted: usize) -> Result<Option<usize>
 
 /// Fills `window` with the pieces that follow the first `skip` bytes of `pieces`, as far as they fit. Returns the
 /// number of pieces in `window`.
-fn window_from<'a>(pieces: &'a [IoSlice<'a>], mut skip: usize, window: &mut [IoSlice<'a>; PIECES_MAX]) -> usize {
+fn window_from<'a>(pieces: &'a [IoSlice<'a>], mut skip: usize, window: &mut [IoSlice<'a>]) -> usize {
     let mut count = 0;
     for piece in pieces {
         let bytes: &'a [u8] = piece;
@@ -351,7 +375,7 @@ fn window_from<'a>(pieces: &'a [IoSlice<'a>], mut skip: usize, window: &mut [IoS
         window[count] = IoSlice::new(&bytes[skip..]);
         skip = 0;
         count += 1;
-        if count == PIECES_MAX {
+        if count == window.len() {
             break;
         }
     }
