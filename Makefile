@@ -18,6 +18,7 @@
 #   make bench-bits    what pseudo reference bits cost              (benches/bits.sh)
 #   make bench-heap    allocating and freeing far blocks against malloc  (benches/heap.sh)
 #   make bench-programs  the scoreboard: real programs against themselves and kernel swap  (benches/programs.py; hours)
+#   make bench-fit     what `hanare fit` predicts against what is measured  (benches/fit.py)
 #   make bench-servers a greedy client among others                (benches/servers.sh)
 #   make bench-redundancy  checked, sealed and copied pages against plain ones  (benches/redundancy.sh)
 #   make bench-shared  shared memory: faults, barriers, LAPLACE against MPI, LU against threads  (benches/shared.sh)
@@ -189,6 +190,11 @@ bench-programs: build
 	@scripts/need python3 cc
 	benches/programs.py --hanare $(BIN)/hanare --target $(TARGET) $(PROGRAMS_FLAGS)
 
+# FIT_FLAGS: `--only is,mg --runs 1`; benches/fit.py --help has all of them.
+bench-fit: build
+	@scripts/need python3 cc
+	benches/fit.py --hanare $(BIN)/hanare --target $(TARGET) $(FIT_FLAGS)
+
 bench-servers: build
 	benches/servers.sh
 
@@ -311,6 +317,6 @@ clean:
 	rm -rf $(TARGET)/workloads $(TARGET)/venv $(TARGET)/demo $(TARGET)/debian $(TARGET)/wheels $(TARGET)/python $(TARGET)/site $(TARGET)/site-source \
 	    $(TARGET)/pages
 
-.PHONY: all build demo test test-programs torture torture-servers worlds fuzz models check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs \
+.PHONY: all build demo test test-programs torture torture-servers worlds fuzz models check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs bench-fit \
     bench-servers bench-redundancy bench-shared bench-cluster results workloads shared-workloads python wheel site install \
     install-service install-rule deb release uninstall clean

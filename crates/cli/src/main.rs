@@ -9,6 +9,7 @@ mod bench;
 mod doctor;
 #[cfg(test)]
 mod examples;
+mod fit;
 mod journal;
 mod key;
 mod launch;
@@ -77,6 +78,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    Fit(Box<fit::FitArgs>),
     Launch(launch::LaunchArgs),
     Serve(serve::ServeArgs),
     Status(status::StatusArgs),
@@ -127,6 +129,7 @@ fn command() -> ExitCode {
     };
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args, None).map_err(|error| (error.exit_code(), error.to_string())),
+        Command::Fit(args) => fit::fit(*args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Launch(args) => launch::launch(&args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Serve(args) => serve::serve(args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Status(args) => status::status(&args).map_err(|error| (EXIT_OWN, error.to_string())),

@@ -29,6 +29,7 @@ use hanare_sys::limits::{self, Kind};
 use hanare_sys::memory::{Memory, MemoryError};
 use thiserror::Error;
 
+use crate::fit::Fit;
 use crate::library::{self, LibraryError};
 use crate::message::say;
 use crate::metrics::MetricsError;
@@ -42,6 +43,8 @@ use sampling::Sampler;
 use servers::ServersError;
 use watching::WatchingArgs;
 
+/// Share of a program's allocations that is local in `hanare fit`.
+const FIT_PERCENT: u8 = 25;
 /// Smallest number for descriptors that the program inherits, because programs often assume that low numbers are free.
 const STATS_FD_MIN: i32 = 100;
 /// Open files with which the command, the program's far memory and the private server get by.
@@ -60,6 +63,7 @@ Examples:
   hanare run --local 25% --report=run.html -- ./fold   and write a page of where its time went
   hanare run --server node7 --server node8 -- ./fold   the rest is on node7 and node8
   hanare run -f hosts -n 3 -- ./solve                  the host file of the DLM papers
+  hanare run --local 1G --fit -- ./solve               and say what other sizes would bring
   hanare run --redundancy mirror -f hosts -- ./solve   two copies of each page, on two of the hosts
 
 Memory servers are started with 'hanare serve'.
@@ -143,6 +147,15 @@ pub(crate) struct RunArgs {
     /// Write the figures of the run, and how they changed over time, to FILE as JSON.
     #[arg(long, value_name = "FILE")]
     stats_json: Option<PathBuf>,
+    /// Say at the end how long the program would have taken with more local memory, as 'hanare fit' does.
+    #[arg(long)]
+    fit: bool,
+    /// The file for the figures of `hanare fit`.
+    #[arg(skip)]
+    fit_json: Option<PathBuf>,
+    /// Local memory if nothing else names a size. `hanare fit` sets it.
+    #[arg(skip)]
+    local_default: Option<Local>,
     #[command(flatten)]
     watching: WatchingArgs,
     /// The program and its arguments.
@@ -245,6 +258,11 @@ pub(crate) struct Recording {
 }
 
 impl RunArgs {
+    /// Makes the run one of `hanare fit`, which writes its figures to `json`.
+    pub(crate) fn into_fit(self, json: Option<PathBuf>) -> Self {
+        RunArgs { fit: true, fit_json: json, local_default: Some(Local::Percent(FIT_PERCENT)), ..self }
+    }
+
     /// Whether the user only asks for a list of names, so that nothing is run.
     pub(crate) fn only_asks_for_help(&self) -> bool {
         [&self.policy, &self.prefetch].into_iter().any(|choice| choice.as_deref() == Some(choices::HELP))
@@ -299,6 +317,7 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
     let library = library::find()?;
     let mut outputs = Outputs::open(&args.report, args.stats_json.as_deref())?;
     let watching = args.watching.prepare()?;
+    let fit = settings.fit.then(|| Fit::new(args.fit_json.as_ref(), &args.program)).transpose()?;
 
     // From here on, cleanup is needed at the end, so a signal must not simply end the command.
     let forwarder = Forwarder::install().map_err(RunError::Signals)?;
@@ -338,7 +357,8 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
         private.program_ended();
     }
     forwarder.stop();
-    if let Err(error) = outputs.write(&report) {
+    let told = fit.map_or(Ok(()), |fit| fit.tell(&stats.snapshot(), &end, elapsed.as_secs_f64()));
+    for error in [outputs.write(&report), told].into_iter().filter_map(Result::err) {
         // The program has run, so its exit code counts. A failure to write the figures is only reported.
         say(&error.to_string());
     }
@@ -407,7 +427,10 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
     let local = match (args.local, &hosts) {
         (Some(local), _) => local,
         (None, Some(hosts)) => Local::Bytes(hosts.compute_bytes),
-        (None, None) => Local::Bytes(Memory::now()?.available_bytes / 2),
+        (None, None) => match args.local_default {
+            Some(local) => local,
+            None => Local::Bytes(Memory::now()?.available_bytes / 2),
+        },
     };
     let named = args.hostfile.is_some() || !args.servers.is_empty();
     let wants_private = args.memory.is_some() || args.spill.is_some();
@@ -437,6 +460,7 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
     settings.allow_same_host |= args.allow_same_host;
     settings.key_file = args.key.as_ref().map(PathBuf::from).or(settings.key_file);
     settings.seal = args.seal.unwrap_or(settings.seal);
+    settings.fit |= args.fit;
     settings.resolve_paths();
     settings.validate_values()?;
     if args.key.is_some() && settings.servers.is_empty() {

@@ -57,6 +57,7 @@ run_pages! {
     tutorial_shared_memory "docs/tutorials/shared-memory.md" wants "cc" in "gcc" "pkg-config" in "pkg-config"
         if system_calls_work_on_far_pages;
     measure_a_program "docs/how-to/measure-a-program.md";
+    ask_for_memory "docs/how-to/ask-for-memory.md";
     install "docs/install.md";
     policies "docs/policies.md";
     watching "docs/watching.md";

@@ -1,0 +1,290 @@
+//! `hanare fit`: runs a program once with little local memory, and says how long it would take with more.
+//!
+//! `hanare run --fit` says the same after any run. The pager counts what more memory would have saved, and `model` turns
+//! its counts into times. This module must not know how the pager counts.
+
+mod model;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use hanare::counters::Snapshot;
+use hanare::load::trap_ns;
+use hanare_settings::{format_size, human_size};
+use serde::Serialize;
+
+use crate::message::say;
+use crate::output::{Output, OutputError};
+use crate::run::{self, RunArgs, RunError};
+use crate::supervise::End;
+use model::{Model, Observed, Unfit};
+
+/// Percentages of the peak in the table.
+const PERCENTS: [u64; 10] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 100];
+/// Slowdowns for which a size is given.
+const SLOWDOWNS: [f64; 2] = [1.2, 2.0];
+/// Memory of a job beside the program's: that of the command, and what the kernel counts for them.
+const MARGIN_BYTES: u64 = 64 << 20;
+const MIB: u64 = 1 << 20;
+/// Policies that keep nothing of a loop that does not fit.
+const LRU_LIKE: [&str; 6] = ["lru", "fifo", "clock", "nru", "plru", "simple"];
+
+const EXAMPLES: &str = "\
+Examples:
+  hanare fit -- sort -S 1200M big.txt             a quarter of what it allocates is local meanwhile
+  hanare fit --local 300M -- ./simulate           300M local meanwhile: nothing is said about less
+  hanare fit --json fit.json -- ./fold            and write the figures to fit.json
+  hanare run --local 1G --fit -- ./solve          the same at the end of an ordinary run
+
+The figures are for this machine and these memory servers. They hold for runs with the same input. The less memory is local \
+meanwhile, the more is seen, and the longer it takes.";
+
+/// Run a program once with little local memory, and predict its run time with more.
+///
+/// The table is printed on stderr, after the program has ended. It has the run time for parts of the peak of far memory,
+/// and sizes of local memory to ask for. All flags are those of 'hanare run'. The default of --local is 25%.
+#[derive(Debug, Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct FitArgs {
+    /// Write the figures to FILE as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+/// Runs the program, and returns the command's exit code: that of `hanare run`.
+pub(crate) fn fit(args: FitArgs) -> Result<u8, RunError> {
+    run::run(&args.run.into_fit(args.json), None)
+}
+
+/// The fit of a run that is about to start.
+pub(crate) struct Fit {
+    json: Option<Output>,
+    program: Vec<String>,
+}
+
+/// A size of local memory with its prediction. The JSON has this structure.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Row {
+    local_bytes: u64,
+    percent_of_peak: f64,
+    run_time_s: f64,
+    /// The run time divided by that with all memory local.
+    slowdown: f64,
+}
+
+/// All that is predicted. The JSON has this structure.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Prediction {
+    /// What was observed.
+    elapsed_s: f64,
+    local_bytes_budget: u64,
+    far_bytes_peak: u64,
+    near_bytes_peak: u64,
+    /// What is predicted.
+    rows: Vec<Row>,
+    knee: Option<Row>,
+    asks: Vec<Ask>,
+}
+
+/// A size to ask for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Ask {
+    slowdown: f64,
+    local_bytes: u64,
+    /// Memory to ask a batch system for: local memory, near memory, and a margin.
+    job_bytes: u64,
+}
+
+impl Fit {
+    /// Checks that the file for the JSON can be written.
+    pub(crate) fn new(json: Option<&PathBuf>, program: &[std::ffi::OsString]) -> Result<Self, OutputError> {
+        let json = json.map(|path| Output::new("--json", path)).transpose()?;
+        Ok(Fit { json, program: program.iter().map(|word| word.to_string_lossy().into_owned()).collect() })
+    }
+
+    /// Says what a run showed that ended as `end` says, after `elapsed_s`.
+    pub(crate) fn tell(&self, seen: &Snapshot, end: &End, elapsed_s: f64) -> Result<(), OutputError> {
+        let prediction = match Prediction::new(seen, elapsed_s) {
+            Ok(prediction) => prediction,
+            Err(reason) => {
+                say(&reason);
+                return Ok(());
+            }
+        };
+        if let Some(signal) = end.signal() {
+            say(&format!("signal {signal} ended the program: the fit is of the part before it"));
+        }
+        eprint!("{}", prediction.text(&self.program));
+        let text = || serde_json::to_string_pretty(&prediction).unwrap_or_default() + "\n";
+        self.json.as_ref().map_or(Ok(()), |file| file.write(&text()))
+    }
+}
+
+impl Prediction {
+    /// Predicts from a run. An error is a line that says why nothing can be predicted.
+    fn new(seen: &Snapshot, elapsed_s: f64) -> Result<Self, String> {
+        if seen.processes == 0 {
+            return Err("no fit: the program had no far memory. It made no large allocation, ended first, or did not \
+                        load Hanare's library"
+                .to_owned());
+        }
+        let model = Model::new(&observed(seen, elapsed_s)).map_err(|why| unfit(why, seen.budget_bytes))?;
+        let row = |local_bytes: u64| Row {
+            local_bytes,
+            percent_of_peak: local_bytes as f64 * 100.0 / seen.far_bytes_peak as f64,
+            run_time_s: model.time_s(local_bytes),
+            slowdown: model.slowdown(local_bytes),
+        };
+        let sizes = PERCENTS.map(|percent| whole(seen.far_bytes_peak / 100 * percent));
+        let ask = |slowdown: f64| {
+            let local_bytes = whole(model.least_for(slowdown));
+            Ask { slowdown, local_bytes, job_bytes: whole(local_bytes + seen.private_bytes_peak + MARGIN_BYTES) }
+        };
+        Ok(Prediction {
+            elapsed_s,
+            local_bytes_budget: seen.budget_bytes,
+            far_bytes_peak: seen.far_bytes_peak,
+            near_bytes_peak: seen.private_bytes_peak,
+            rows: sizes.into_iter().filter(|&bytes| bytes >= seen.budget_bytes).map(row).collect(),
+            knee: model.knee().map(|bytes| row(whole(bytes))),
+            // Less than this run had is not asked for, because nothing is known about it.
+            asks: SLOWDOWNS.into_iter().filter(|&most| model.slowdown(seen.budget_bytes) > most).map(ask).collect(),
+        })
+    }
+
+    /// Returns the table for people.
+    fn text(&self, program: &[String]) -> String {
+        let budget = human_size(self.local_bytes_budget);
+        let mut text = format!("hanare: fit from {:.2} s with up to {budget} of local memory\n", self.elapsed_s);
+        text += "   local memory   of peak   run time   slowdown\n";
+        for row in &self.rows {
+            let size = human_size(row.local_bytes);
+            let Row { percent_of_peak, run_time_s, slowdown, .. } = row;
+            text += &format!("{size:>15}   {percent_of_peak:>5.0} %   {run_time_s:>6.2} s   {slowdown:>6.2} x\n");
+        }
+        match &self.knee {
+            Some(Row { local_bytes, slowdown, .. }) => {
+                text += &format!(
+                    "  knee: {}, {slowdown:.1} x: more memory saves less from here on\n",
+                    human_size(*local_bytes)
+                );
+            }
+            None => text += "  no knee: each size saves about as much as the one before\n",
+        }
+        let asks: Vec<String> =
+            self.asks.iter().map(|ask| format!("{}: {:.1} x", human_size(ask.local_bytes), ask.slowdown)).collect();
+        let Some(first) = self.asks.first() else {
+            return text + &format!("  ask for {budget} or less: it took less than {:.1} x\n", SLOWDOWNS[0]);
+        };
+        text += &format!("  ask for {}\n", asks.join("; "));
+        text += &format!("  hanare run --local {} -- {}\n", format_size(first.local_bytes), program.join(" "));
+        let job = first.job_bytes.div_ceil(MIB);
+        text + &format!("  Slurm: --mem={job}M, with evicted pages on other nodes or in a spill file\n")
+    }
+}
+
+/// Returns a line that says why nothing can be predicted.
+fn unfit(why: Unfit, budget: u64) -> String {
+    let budget = human_size(budget);
+    match why {
+        Unfit::Ample => {
+            format!("no fit: the local memory of {budget} sufficed, and no page came back. Give a smaller --local")
+        }
+        Unfit::Few(count) => {
+            format!(
+                "no fit: only {count} pages came back with {budget} of local memory. Give a smaller --local, or a longer run"
+            )
+        }
+    }
+}
+
+/// Rounds a size up to whole MiB.
+fn whole(bytes: u64) -> u64 {
+    bytes.next_multiple_of(MIB)
+}
+
+/// Returns what the counters of a run say.
+fn observed(seen: &Snapshot, elapsed_s: f64) -> Observed {
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    Observed {
+        elapsed_s,
+        cpu_s: seconds(seen.cpu_ns),
+        waits_s: (seconds(seen.swap_ns), seconds(seen.set_bit_ns)),
+        waits_on_cpu: seen.store_is_direct != 0,
+        trap_s: seconds(trap_ns(seen.mode)),
+        faults_zero: seen.faults_zero,
+        faults_other: seen.faults_read + seen.faults_write + seen.faults_first_write + seen.faults_rescued,
+        depths: seen.depths,
+        huge_units: seen.huge_units,
+        units_out: seen.pages_out,
+        budget: seen.budget_bytes,
+        peak: seen.far_bytes_peak,
+        keeps_parts: !LRU_LIKE.iter().any(|name| seen.policy.starts_with(name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hanare::counters::add;
+    use hanare::counters::reuse::{Kind, bucket_of};
+    use hanare::stats::Stats;
+
+    fn seen(fill: impl FnOnce(&Stats)) -> Snapshot {
+        let stats = Stats::attach(None, None).unwrap();
+        fill(&stats);
+        stats.snapshot()
+    }
+
+    /// A run of a loop over 1000 MiB with 250 of them local, that waits for three quarters of its 8 s.
+    fn a_loop(stats: &Stats) {
+        add(&stats.processes, 1);
+        add(&stats.far_bytes_peak, 1000 * MIB);
+        add(&stats.budget_bytes, 250 * MIB);
+        add(&stats.private_bytes_peak, 40 * MIB);
+        add(&stats.cpu_ns, 8_000_000_000);
+        add(&stats.swap_ns, 6_000_000_000);
+        add(&stats.store_is_direct, 1);
+        add(&stats.base_bytes, 4096);
+        add(&stats.huge_units, 512);
+        stats.policy.set("auto");
+        add(&stats.depths[Kind::Small as usize][bucket_of(999 * MIB)], 600_000);
+    }
+
+    #[test]
+    fn the_table_says_what_to_ask_for() {
+        let prediction = Prediction::new(&seen(a_loop), 8.0).unwrap();
+        let text = prediction.text(&["./fold".to_owned(), "-n".to_owned()]);
+        for part in [
+            "       300 MiB      30 %     7.60 s     3.80 x\n",
+            "      1000 MiB     100 %     2.00 s     1.00 x\n",
+            "  ask for 952 MiB: 1.2 x; 751 MiB: 2.0 x\n",
+            "  hanare run --local 952M -- ./fold -n\n",
+            "  Slurm: --mem=1056M",
+        ] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let json = serde_json::to_value(&prediction).unwrap();
+        assert_eq!(json["rows"].as_array().unwrap().len(), 8);
+        assert_eq!(json["asks"][0]["local_bytes"], 952 * MIB);
+    }
+
+    #[test]
+    fn a_run_that_shows_nothing_says_so_in_one_line() {
+        let line = |fill: &dyn Fn(&Stats)| Prediction::new(&seen(fill), 1.0).unwrap_err();
+        assert!(line(&|_| ()).starts_with("no fit: the program had no far memory."));
+        let ample = line(&|stats| {
+            add(&stats.processes, 1);
+            add(&stats.budget_bytes, 3 * MIB);
+        });
+        assert!(ample.starts_with("no fit: the local memory of 3 MiB sufficed"), "{ample}");
+        let few = line(&|stats| {
+            a_loop(stats);
+            stats.depths[Kind::Small as usize][bucket_of(999 * MIB)].store(7, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert!(few.starts_with("no fit: only 7 pages came back") && !few.contains('\n'), "{few}");
+    }
+}
