@@ -6,6 +6,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hanare::near;
+use hanare_sys::signal;
 
 /// The executable segment of a library. `len` is 0 until the library is found.
 pub(crate) struct Code {
@@ -41,6 +42,7 @@ pub(crate) static OWN: Code = Code::nowhere();
 pub(crate) fn find() {
     // SAFETY: the callback `note` ignores its data pointer, which is null.
     unsafe { libc::dl_iterate_phdr(Some(note), null_mut()) };
+    signal::own_code(OWN.range());
 }
 
 /// # Safety

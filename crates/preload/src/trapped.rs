@@ -17,7 +17,6 @@ use hanare::far;
 use hanare_sys::calls::{self, Call};
 use hanare_sys::features::CallTraps;
 use hanare_sys::flags::SERVED;
-use hanare_sys::signal;
 
 use crate::answer::{errno, set_errno, unfiltered};
 use crate::calls::again::{by_number, repeated};
@@ -32,7 +31,6 @@ pub(crate) fn begin(wanted: CallTraps) -> CallTraps {
     }
     let Some(returns) = signals::restorer().filter(|&code| LIBRARY.contains(code)) else { return CallTraps::default() };
     // Go's goroutines have small stacks. Go requires that every handler runs on the alternate stack.
-    signal::own_code(OWN.range());
     // SAFETY: `returns` is the C library's code that ends signal handlers.
     if unsafe { calls::trap_into(serve, go::is_there(), returns) }.is_err() {
         return CallTraps::default();

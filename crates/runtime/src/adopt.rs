@@ -11,10 +11,11 @@ use hanare_sys::pagemap::Pagemap;
 use hanare_sys::signal::SignalMask;
 
 use crate::process::{active, ready};
+use crate::profile::SiteKind;
 use crate::span::{OS_PAGE, Span};
 use crate::view::ViewError;
 use crate::windows::{MARK, WINDOWS_MAX};
-use crate::{gate, places};
+use crate::{gate, places, profile};
 
 /// Maximum number of successful calls of [`adopt`] in a process.
 pub const ADOPTED_MAX: usize = WINDOWS_MAX;
@@ -82,6 +83,7 @@ pub unsafe fn adopt(pieces: &[Piece]) -> Result<(), AdoptError> {
     state.idles_more((taken - len) as u64);
     places::adopted(len);
     state.far_changed();
+    profile::kept_for(SiteKind::Arrays, span.offset, len);
     drop(inside);
     drop(mask);
     aside.refill();

@@ -15,8 +15,9 @@ use crate::engine::Engine;
 use crate::fatal::{self, EXIT_KERNEL};
 use crate::span::OS_PAGE;
 use crate::together::Together;
+use crate::view::View;
 use crate::watchdog::Waiting;
-use crate::{accounts, gate, kernel, process};
+use crate::{accounts, gate, kernel, process, profile};
 use hanare_sys::clock::now_ns;
 
 /// Maximum number of faults that the handler keeps in its list while their pages are in transit. Further faults are
@@ -48,7 +49,9 @@ pub(crate) fn on_signal(info: FaultInfo) -> Verdict {
     if info.signal == libc::SIGSEGV && !engine.view().permits(offset, info.write.unwrap_or(false)) {
         return Verdict::NotOurs;
     }
+    let since_ns = profile::begin();
     engine.on_own_stack(|| engine.fault_here(info.addr, info.write));
+    profile::end(since_ns, Some(info.at), offset);
     Verdict::Handled
 }
 
@@ -144,6 +147,7 @@ impl Handler {
     /// Submits a fault to the engine. Returns the time at which the fault is resolved, or its page is in transit.
     fn serve(&mut self, fault: Fault) -> u64 {
         let Fault { thread, addr, write, since_ns } = fault;
+        profile::waits_from(thread);
         let small = self.engine.is_small(addr);
         // Frequent faults that are counted here make idle CPUs poll. With a memory server on this host, these CPUs
         // must not poll, because the server needs them to answer. So faults are counted only with a private server.
@@ -155,12 +159,15 @@ impl Handler {
             // After the access, the program mapped something else at this address. So the address is no longer far,
             // and the woken thread accesses the new mapping.
             kernel::insist("wake a thread", || self.uffd.wake(addr & !(OS_PAGE - 1), OS_PAGE));
+            profile::waits_until(thread);
             return since_ns;
         };
         if self.engine.is_accessible(unit, write) || self.waiting.len() == WAITING_MAX {
             let now = now_ns();
             self.engine.turns.end(thread, now);
             accounts::fault(self.engine.counters, opened, now - since_ns);
+            resolved(self.engine, &fault);
+            profile::waits_until(thread);
             return now;
         }
         self.waiting.push(Awaited { fault, unit, rounds: 0 });
@@ -181,10 +188,15 @@ impl Handler {
                 let now = now_ns();
                 engine.turns.end(thread, now);
                 accounts::fault(engine.counters, false, now - since_ns);
+                resolved(engine, &waiting.fault);
             } else if waiting.rounds.is_multiple_of(ROUNDS_UNHEARD) {
                 engine.wake_unit(waiting.unit);
             }
-            !done && waiting.rounds < ROUNDS_MAX
+            let goes_on = !done && waiting.rounds < ROUNDS_MAX;
+            if !goes_on {
+                profile::waits_until(waiting.fault.thread);
+            }
+            goes_on
         });
         if most > ROUNDS_UNWATCHED {
             self.watched.get_or_insert_with(|| engine.waits.begin(now_ns()));
@@ -225,6 +237,15 @@ impl Handler {
 
     fn wait(&self, arriving: Option<BorrowedFd<'_>>, timeout: Duration) -> uffd::Ready {
         self.uffd.wait(arriving, Some(timeout)).unwrap_or_else(|errno| lost_trap(errno))
+    }
+}
+
+/// Records a fault that is resolved.
+fn resolved(engine: &Engine, fault: &Fault) {
+    if profile::is_on()
+        && let Some(offset) = engine.view().offset_of(fault.addr)
+    {
+        profile::end(Some(fault.since_ns), None, offset);
     }
 }
 

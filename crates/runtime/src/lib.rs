@@ -31,6 +31,7 @@ mod plan;
 pub mod polling;
 mod process;
 mod procfs;
+pub mod profile;
 mod promise;
 mod ranges;
 mod restrictions;

@@ -4,10 +4,10 @@
 use hanare_settings::Overcommit;
 use hanare_sys::map::Prot;
 
-use crate::places;
 use crate::process::{active, allocated_offset, inside, offset_of, ready, state};
 use crate::span::{OS_PAGE, Span};
 use crate::view::View;
+use crate::{places, profile};
 
 mod for_heap;
 mod keeping;
@@ -33,6 +33,7 @@ fn alloc_by(len: usize, align: usize, overcommit: Overcommit) -> *mut u8 {
     let start = take(len, align, overcommit);
     if let Some(state) = state().filter(|_| !start.is_null()) {
         inside(move || state.far_changed());
+        profile::allocated(start as usize - places::base(), len);
     }
     start
 }
@@ -134,6 +135,7 @@ pub(crate) fn alloc_block(size: usize, align: usize, zeroed: bool) -> *mut u8 {
         Some(((places::base() + offset) as *mut u8, len, is_to_be_zeroed))
     });
     let Some((block, len, is_to_be_zeroed)) = kept else { return alloc_by(size, align, overcommit) };
+    profile::allocated(block as usize - places::base(), len);
     if is_to_be_zeroed {
         // SAFETY: the block has `len` bytes, and no other code knows it.
         unsafe { block.write_bytes(0, len) };
@@ -202,6 +204,7 @@ pub unsafe fn resize(addr: usize, new_len: usize) -> bool {
                 return false;
             }
             state.engine.allocated(state.inner_units_of(offset + len, new_len - len), true);
+            profile::grown_to(offset, new_len);
         }
         state.far_changed();
         true
@@ -242,6 +245,9 @@ pub fn reserve(len: usize, align: usize) -> *mut u8 {
     let left = ready()
         .map_or(0, |state| inside(move || places::len().saturating_sub(state.extents.lock().taken_bytes() as usize)));
     let start = if len <= left / 4 { take(len, align, Overcommit::Always) } else { std::ptr::null_mut() };
+    if !start.is_null() {
+        profile::allocated(start as usize - places::base(), len);
+    }
     // SAFETY: the range was allocated just now, and no other code knows its address.
     if start.is_null() || unsafe { protect(start as usize, len, libc::PROT_NONE) }.is_ok() {
         return start;

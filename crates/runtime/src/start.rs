@@ -19,7 +19,7 @@ use crate::plan::{self, Plan};
 use crate::process::{self, Call, Launch, State, state};
 use crate::stats::Stats;
 use crate::tree::Seat;
-use crate::{calls, choose, heap, keeper, load, places, small, threads};
+use crate::{calls, choose, heap, keeper, load, places, profile, small, threads};
 
 mod error;
 mod parts;
@@ -191,6 +191,7 @@ pub(crate) fn set_state(
     state.engine.sit(seat);
     state.budget_is(seat.share());
     state.far_changed();
+    profile::join(state.launch.counters.profile(), places::base(), places::len());
     mark::set()?;
     threads::are_home();
     let state = process::set(state);

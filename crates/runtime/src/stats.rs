@@ -13,6 +13,7 @@ use thiserror::Error;
 
 use crate::counters::{Counters, MAGIC};
 use crate::polling::{FaultRate, HasFaultRate};
+use crate::profile::{CellSeen, ProcessSeen, Profile, Seen};
 use crate::tree::Tree;
 
 /// Why there are no counters.
@@ -39,10 +40,19 @@ struct Shared {
     tree: Tree,
 }
 
+/// The layout of a memfd with records of where the run waits.
+#[repr(C)]
+struct Recording {
+    shared: Shared,
+    profile: Profile,
+}
+
 /// The mapped counters of a run. Dropping this value unmaps the counters. An engine keeps them mapped until the process
 /// ends.
 pub struct Stats {
     mapping: Mapping,
+    /// Whether the memory has room for records of where the run waits.
+    records: bool,
 }
 
 impl Stats {
@@ -51,7 +61,19 @@ impl Stats {
     /// # Errors
     /// No memory or no file descriptor is left, or the kernel does not seal the memfd.
     pub fn create() -> Result<(OwnedFd, Self), StatsError> {
-        let file = File::from(map::memfd("hanare-stats", size_of::<Shared>() as u64)?);
+        Self::create_of(size_of::<Shared>())
+    }
+
+    /// Like [`Stats::create`], with room for records of where the run waits. A program that gets these counters records.
+    ///
+    /// # Errors
+    /// No memory or no file descriptor is left.
+    pub fn create_recording() -> Result<(OwnedFd, Self), StatsError> {
+        Self::create_of(size_of::<Recording>())
+    }
+
+    fn create_of(len: usize) -> Result<(OwnedFd, Self), StatsError> {
+        let file = File::from(map::memfd("hanare-stats", len as u64)?);
         file.write_all_at(&MAGIC.to_ne_bytes(), 0)?;
         let stats = Self::map_shared(&file)?;
         Ok((file.into(), stats))
@@ -99,7 +121,36 @@ impl Stats {
     }
 
     fn map_shared(file: &File) -> Result<Self, MapError> {
-        Ok(Stats { mapping: Mapping::shared(file.as_fd(), 0, size_of::<Shared>())? })
+        let records = file.metadata().is_ok_and(|meta| meta.len() == size_of::<Recording>() as u64);
+        let len = if records { size_of::<Recording>() } else { size_of::<Shared>() };
+        Ok(Stats { mapping: Mapping::shared(file.as_fd(), 0, len)?, records })
+    }
+
+    /// Returns the records of where the run waits. `None` if there are none.
+    pub(crate) fn profile(&self) -> Option<&Profile> {
+        // SAFETY: the mapping is page-aligned, readable and writable, and not unmapped before `self` is dropped. If
+        // `records` is true, it has the length of a `Recording`. This type consists of atomics only. For these every
+        // bit pattern is valid, and other threads and processes may change them at any time.
+        self.records.then(|| unsafe { &(*self.mapping.as_ptr().cast::<Recording>()).profile })
+    }
+
+    /// Reads where the run has waited up to now. `None` if nothing is recorded.
+    #[must_use]
+    pub fn profile_seen(&self) -> Option<Seen> {
+        self.profile().map(Profile::seen)
+    }
+
+    /// Reads the faults by address up to now. There are none if nothing is recorded.
+    #[must_use]
+    pub fn profile_cells(&self) -> Vec<CellSeen> {
+        self.profile().map(Profile::cells_seen).unwrap_or_default()
+    }
+
+    /// Reads the processes that record, and the instructions at which their threads waited: the index of the process
+    /// and the address.
+    #[must_use]
+    pub fn profile_places(&self) -> (Vec<ProcessSeen>, Vec<(usize, u64)>) {
+        self.profile().map(|profile| (profile.processes_seen(), profile.places_seen())).unwrap_or_default()
     }
 }
 
@@ -134,7 +185,8 @@ fn are_counters(file: &File) -> bool {
 /// Checks whether a file begins like counters of this layout and has their length.
 fn has_their_shape(file: &File) -> bool {
     let mut magic = [0; 8];
-    file.metadata().is_ok_and(|meta| meta.is_file() && meta.len() == size_of::<Shared>() as u64)
+    let lens = [size_of::<Shared>() as u64, size_of::<Recording>() as u64];
+    file.metadata().is_ok_and(|meta| meta.is_file() && lens.contains(&meta.len()))
         && file.read_exact_at(&mut magic, 0).is_ok()
         && u64::from_ne_bytes(magic) == MAGIC
 }

@@ -42,6 +42,7 @@ pub mod symbols;
 pub mod sync;
 pub mod thread;
 pub mod uffd;
+pub mod unwind;
 
 pub use raw::{Errno, again, syscall};
 pub use refuse::arm_from_environment as refuse_on_purpose;

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 mod executing;
 mod held;
+mod instruction;
 mod mask;
 
 pub use executing::Executing;
@@ -49,6 +50,8 @@ pub struct FaultInfo {
     pub signal: i32,
     /// The `si_code`, such as `SEGV_ACCERR`.
     pub code: i32,
+    /// The address of the instruction that made the access.
+    pub at: usize,
 }
 
 /// A handler's decision about a fault.
@@ -369,7 +372,7 @@ fn decide(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) -> Ve
     if signal == libc::SIGSEGV && is_fetch(context) {
         return Verdict::NotOurs;
     }
-    handler(FaultInfo { addr, write: is_write(context), signal, code })
+    handler(FaultInfo { addr, write: is_write(context), signal, code, at: instruction::at(context) })
 }
 
 /// Applies the program's own action for this signal. If somebody sent it, and it `is_early`, it waits instead: it has
@@ -440,6 +443,11 @@ pub fn own_code(code: std::ops::Range<usize>) {
     OWN_CODE.1.store(code.len(), Ordering::Release);
 }
 
+/// Checks whether `at` is in the code that [`own_code`] has noted.
+pub(crate) fn is_own_code(at: usize) -> bool {
+    at.wrapping_sub(OWN_CODE.0.load(Ordering::Relaxed)) < OWN_CODE.1.load(Ordering::Acquire)
+}
+
 /// The code that a sent SIGSYS has interrupted.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -462,14 +470,16 @@ pub(crate) fn interrupted(context: *mut c_void) -> Interrupted {
     if interrupted_mask(context) | NEVER_BLOCKED != !kept_open() {
         return Interrupted::Any;
     }
-    // SAFETY: `context` comes from the kernel, which passes a valid ucontext to an SA_SIGINFO handler.
-    let at = unsafe { (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] as usize };
+    let at = instruction::at(context);
     let is_in = |start: usize, len: usize| at.wrapping_sub(start) < len;
     if is_in(entry as *const () as usize, FIRST_BYTES) {
         return Interrupted::Beginning;
     }
-    let is_own = is_in(OWN_CODE.0.load(Ordering::Relaxed), OWN_CODE.1.load(Ordering::Acquire));
-    if is_own || is_in(RESTORER.load(Ordering::Acquire), RESTORER_BYTES) { Interrupted::End } else { Interrupted::Any }
+    if is_own_code(at) || is_in(RESTORER.load(Ordering::Acquire), RESTORER_BYTES) {
+        Interrupted::End
+    } else {
+        Interrupted::Any
+    }
 }
 
 /// Lets a signal that somebody sent wait until the interrupted handler has returned. Returns false if the program blocks it,

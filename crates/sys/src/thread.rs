@@ -1,7 +1,9 @@
 //! Threads of this process: their ids, their CPUs, their scheduling and their number.
 
+mod place;
 mod watch;
 
+pub use place::place_of;
 pub use watch::{EndWatch, MemoryWatch};
 
 use crate::descriptors;

@@ -1,8 +1,9 @@
 //! Functions that the heap calls. The heap allocates address space before it needs the space. Only the parts with
 //! blocks count as far bytes.
 
-use crate::places;
 use crate::process::{active, inside, offset_of, ready};
+use crate::profile::SiteKind;
+use crate::{places, profile};
 
 /// Allocates address space for the heap. Returns `None` if no address space is left. The address space counts as far
 /// bytes only after [`heap_uses`].
@@ -14,6 +15,7 @@ pub(crate) fn take_for_heap(len: usize, align: usize) -> Option<usize> {
         state.engine.allocated(state.inner_units_of(offset, len), true);
         state.idles_more(len as u64);
         state.far_changed();
+        profile::kept_for(SiteKind::Small, offset, len);
         Some(places::base() + offset)
     })
 }

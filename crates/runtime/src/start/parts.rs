@@ -19,7 +19,7 @@ use crate::plan::Plan;
 use crate::process::{self, State};
 use crate::threads::{self, own_thread};
 use crate::view::{Abilities, LiveView, Mechanism, Sizes};
-use crate::{calls, handler, keeper, tracing};
+use crate::{calls, handler, keeper, profile, tracing};
 
 /// How long a process that starts waits for a server that is away, if the run waits for lost servers.
 const AWAY_MAX: Duration = Duration::from_secs(60);
@@ -167,6 +167,7 @@ pub(super) fn open_threads(state: &'static State, workers: Vec<Worker>) -> std::
 fn hold_descriptors() {
     let _mask = SignalMask::block_all();
     if descriptors::hold() {
+        profile::watch();
         static NEVER: AtomicU32 = AtomicU32::new(0);
         loop {
             let _ = futex::wait(&NEVER, 0, None);
