@@ -78,6 +78,11 @@ void dlm_free(void *block);
 /* Returns 0. Returns -1 with errno EINVAL if the advice is unknown or the range does not lie in far memory. */
 int dlm_advise(void *start, size_t len, int advice);
 
+/* Sends the far memory of this process away until the process accesses it again. The budget stays as it is, and locked
+ * pages stay near. Returns 0 when all has left, but for what other threads access meanwhile. Returns -1 with errno EINVAL
+ * if far memory is not running, or ENOSPC if the memory servers have no room for all of it: nothing is parked then. */
+int dlm_park(void);
+
 /* Counters of this run. Times are in nanoseconds. */
 struct dlm_stats {
     uint64_t local_bytes_budget; /* bytes the budget allows in local memory */

@@ -23,7 +23,7 @@ from ._errors import (
     StartError,
 )
 from ._far import __version__
-from ._memory import Stats, limit, stats
+from ._memory import Stats, limit, park, stats
 
 __all__ = [
     "AlreadyStarted",
@@ -44,6 +44,7 @@ __all__ = [
     "full",
     "is_far",
     "limit",
+    "park",
     "prefetch",
     "stats",
     "zeros",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 
 from . import _far
 from ._command import carried
-from ._errors import AlreadyStarted, Incomplete, ModeError, NotStarted, StartError
+from ._errors import AlreadyStarted, Incomplete, ModeError, NoRoom, NotStarted, StartError
 
 _lock = threading.RLock()
 _is_started = False
@@ -131,6 +132,32 @@ def stats() -> Stats:
     if counters is None:
         raise NotStarted("far memory does not run yet; make a far array or call hanare.limit() first")
     return Stats(*counters)
+
+
+def park() -> int:
+    """Sends the far memory of this process away, until the process accesses it again. Returns how many bytes left.
+
+    For a notebook that does nothing for a while. The budget stays as it is, and each page comes back at its next access.
+    With a private server, what leaves goes to that server's memory on this machine. `hanare park PID` does the same from
+    outside.
+
+    Raises `NotStarted` before the first use of far memory, and `NoRoom` if the servers have no room for all of it.
+
+    >>> import hanare
+    >>> array = hanare.full(2**20, 7.0)
+    >>> hanare.park() >= array.nbytes // 2
+    True
+    >>> float(array.sum())
+    7340032.0
+    """
+    before = stats().local_bytes
+    try:
+        _far.park()
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise NoRoom("the memory servers have no room for all far memory, so it stays near; give them more") from None
+        raise
+    return max(0, before - stats().local_bytes)
 
 
 def _text(value: int | str | os.PathLike[str]) -> str:

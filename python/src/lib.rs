@@ -46,6 +46,15 @@ fn stats() -> PyResult<Option<[u64; library::COUNTERS]>> {
     Ok(library()?.stats())
 }
 
+/// Sends all far memory of this process away until it is accessed again. Raises `OSError` with `EINVAL` if far memory
+/// does not run, and with `ENOSPC` if the servers have no room.
+#[pyfunction]
+fn park(py: Python<'_>) -> PyResult<()> {
+    let library = library()?;
+    // Other threads of Python go on meanwhile.
+    py.detach(|| library.park()).map_err(PyErr::from)
+}
+
 /// Prefetches a range of bytes. Returns whether it lies in far memory.
 #[pyfunction]
 fn prefetch(start: usize, length: usize) -> PyResult<bool> {
@@ -88,6 +97,7 @@ fn _far(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(load, module)?)?;
     module.add_function(wrap_pyfunction!(start, module)?)?;
     module.add_function(wrap_pyfunction!(stats, module)?)?;
+    module.add_function(wrap_pyfunction!(park, module)?)?;
     module.add_function(wrap_pyfunction!(prefetch, module)?)?;
     module.add_function(wrap_pyfunction!(discard, module)?)?;
     module.add_function(wrap_pyfunction!(contains, module)?)?;

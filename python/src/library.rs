@@ -26,6 +26,7 @@ type Calloc = unsafe extern "C" fn(usize, usize) -> *mut c_void;
 type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
 type Free = unsafe extern "C" fn(*mut c_void);
 type Advise = unsafe extern "C" fn(*mut c_void, usize, c_int) -> c_int;
+type Park = extern "C" fn() -> c_int;
 type Stats = unsafe extern "C" fn(*mut [u64; COUNTERS]) -> c_int;
 
 /// The functions of the chosen library. They stay valid, because it is never unloaded.
@@ -36,6 +37,7 @@ pub(crate) struct Library {
     pub(crate) realloc: Realloc,
     pub(crate) free: Free,
     advise: Advise,
+    park: Park,
     stats: Stats,
 }
 
@@ -96,6 +98,7 @@ impl Library {
             realloc: function!(handle, Realloc, c"dlm_realloc"),
             free: function!(handle, Free, c"dlm_free"),
             advise: function!(handle, Advise, c"dlm_advise"),
+            park: function!(handle, Park, c"dlm_park"),
             stats: function!(handle, Stats, c"dlm_stats"),
         })
     }
@@ -119,6 +122,14 @@ impl Library {
         // SAFETY: `struct dlm_stats` is `COUNTERS` integers of 64 bits, and `counters` has room for them.
         let result = unsafe { (self.stats)(&mut counters) };
         (result == 0).then_some(counters)
+    }
+
+    /// Sends all far memory away until it is accessed again.
+    ///
+    /// # Errors
+    /// `EINVAL` if far memory does not run, `ENOSPC` if the servers have no room.
+    pub(crate) fn park(&self) -> Result<(), std::io::Error> {
+        if (self.park)() == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     }
 
     /// Gives advice about a range of bytes. Returns whether the range lies in far memory.

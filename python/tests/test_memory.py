@@ -95,3 +95,41 @@ def test_no_server_is_left_behind(run) -> None:
     budget, *servers = well(run(SORTS + CHILDREN + "print(*children())", HANARE_LOCAL="4M")).split()
     assert budget == "4" and len(servers) == 1
     until(lambda: not Path("/proc", servers[0]).exists())
+
+
+PARKS = """
+import hanare, numpy as np
+hanare.limit(local="64M")
+array = hanare.array(np.arange(4 << 20, dtype=np.uint64))
+near = hanare.stats().local_bytes
+left = hanare.park()
+assert left > 30 << 20 and hanare.stats().local_bytes <= near - left + (1 << 20), (left, near, hanare.stats())
+assert hanare.stats().local_bytes_budget == 64 << 20
+assert np.array_equal(array, np.arange(4 << 20, dtype=np.uint64))
+array += 1
+hanare.park()
+assert int(array[5]) == 6 and int(array.sum()) == (4 << 20) * ((4 << 20) + 1) // 2
+print("right")
+"""
+
+
+def test_parked_arrays_leave_and_come_back_with_their_values(run) -> None:
+    assert well(run(PARKS)) == "right\n"
+    said = well(run(CATCHES.format(call="hanare.park()")))
+    assert said.startswith("NotStarted: ") and said.count("\n") == 1
+
+
+def test_a_process_is_parked_from_outside(run) -> None:
+    """The command finds a process that has started far memory itself."""
+    script = PARKS.replace("left = hanare.park()", "left = outside()").replace("import hanare", OUTSIDE, 1)
+    assert well(run(script)) == "right\n"
+
+
+OUTSIDE = """
+import os, subprocess, sys, hanare
+def outside():
+    before = hanare.stats().local_bytes
+    done = subprocess.run([sys.executable, "-m", "hanare", "park", str(os.getpid())], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("parked ") and done.stderr == "", done
+    return before - hanare.stats().local_bytes
+import hanare"""

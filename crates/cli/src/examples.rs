@@ -8,13 +8,15 @@ use clap::{CommandFactory, Parser};
 use crate::Cli;
 
 /// Words that stand for something in a command line of a document.
-const STAND_INS: [(&str, &str); 9] = [
+const STAND_INS: [(&str, &str); 11] = [
     ("HOST:PORT", "host:7441"),
     ("HOST", "host"),
     ("FILE", "file"),
     ("DIR", "dir"),
     ("SIZE", "64M"),
     ("N", "2"),
+    ("PID", "4711"),
+    ("$!", "4711"),
     ("COMMAND", "run"),
     ("[FLAGS]", ""),
     ("SECTION.NAME=V1,V2", "costs.disk_clk=1,2"),

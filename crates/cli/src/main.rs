@@ -21,6 +21,7 @@ mod metrics;
 mod narrow;
 mod output;
 mod page;
+mod park;
 mod place;
 mod program;
 mod report;
@@ -83,6 +84,7 @@ enum Command {
     Serve(serve::ServeArgs),
     Status(status::StatusArgs),
     Top(top::TopArgs),
+    Park(park::ParkArgs),
     Key(key::KeyArgs),
     Doctor(doctor::DoctorArgs),
     Bench(bench::BenchArgs),
@@ -134,6 +136,7 @@ fn command() -> ExitCode {
         Command::Serve(args) => serve::serve(args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Status(args) => status::status(&args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Top(args) => top::top(&args).map_err(|error| (EXIT_OWN, error.to_string())),
+        Command::Park(args) => park::park(&args).map_err(|error| (error.exit_code(), error.to_string())),
         Command::Key(args) => key::key(&args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Doctor(args) => doctor::doctor(&args).map_err(|error| (EXIT_OWN, error.to_string())),
         Command::Bench(args) => bench::bench(&args).map_err(|error| (error.exit_code(), error.to_string())),

@@ -147,6 +147,15 @@ pub enum Event {
         /// Whether resident pages must be evicted, too.
         leave: bool,
     },
+    /// Evicts the pages of these units, because the program will not access them for long. Pages that are locked, in
+    /// transit, or used by a transfer stay. The budget does not change. A step covers at most
+    /// [`limits::DISCARD_UNITS_MAX`] units, like [`Event::Discard`].
+    Park {
+        /// First unit.
+        first: u32,
+        /// One past the last unit.
+        end: u32,
+    },
     /// The budget changed.
     Budget {
         /// The new budget.

@@ -1,6 +1,6 @@
 //! Adds the pager's own counts to the shared counters of a run.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use hanare_paging::reuse::{BUCKETS, Depths, KINDS};
 use hanare_paging::{self as paging, Pager};
@@ -28,12 +28,19 @@ pub(crate) struct Accounts {
     seat: Option<Seat>,
     /// The budget last reported, in bytes.
     told: u64,
+    /// Faults that the pager counted before this process was forked.
+    inherited: u64,
 }
 
 /// Counts one fault that took `ns` nanoseconds. `opened` says that the page was present, and only its access rights had
-/// to change.
-pub(crate) fn fault(counters: &Counters, opened: bool, ns: u64) {
-    add(if opened { &counters.set_bit_ns } else { &counters.swap_ns }, ns);
+/// to change. `swap_ns` is the time that threads of this process waited for pages.
+pub(crate) fn fault(counters: &Counters, swap_ns: &AtomicU64, opened: bool, ns: u64) {
+    if opened {
+        add(&counters.set_bit_ns, ns);
+    } else {
+        add(&counters.swap_ns, ns);
+        add(swap_ns, ns);
+    }
     counters.fault_took(ns);
 }
 
@@ -47,6 +54,7 @@ impl Accounts {
             overhead_bytes,
             seat: None,
             told: 0,
+            inherited: 0,
         }
     }
 
@@ -58,8 +66,9 @@ impl Accounts {
         overhead_bytes: u64,
         pager: &Pager,
     ) -> Self {
+        let (published, inherited) = (*pager.counters(), faults(pager.counters()));
         let depths = pager.depths().copied().unwrap_or(NO_DEPTHS);
-        Self { published: *pager.counters(), depths, ..Self::new(counters, unit_bytes, overhead_bytes) }
+        Self { published, inherited, depths, ..Self::new(counters, unit_bytes, overhead_bytes) }
     }
 
     /// From now on, records the local bytes of this process in `seat`, its entry in the table of budget shares.
@@ -101,9 +110,13 @@ impl Accounts {
         u64::from(pager.budget_units()) * self.unit_bytes + self.overhead_bytes
     }
 
-    /// Publishes the pager's counts since the last call, the budget, and what the policies say of themselves.
-    pub(crate) fn publish(&mut self, pager: &Pager) {
+    /// Publishes the pager's counts since the last call, the budget, and what the policies say of themselves. `swap_ns` is
+    /// the time that threads of this process waited for pages.
+    pub(crate) fn publish(&mut self, pager: &Pager, swap_ns: u64) {
         self.publish_counts(pager);
+        if let Some(seat) = self.seat {
+            seat.set_paging(faults(pager.counters()) - self.inherited, swap_ns);
+        }
         match (self.seat, self.seat.and_then(|seat| seat.whole())) {
             (_, Some(whole)) => self.counters.budget_bytes.store(whole, Relaxed),
             (None, None) => raise(&self.counters.budget_bytes, self.budget_bytes(pager)),
@@ -158,6 +171,12 @@ impl Accounts {
             }
         }
     }
+}
+
+/// Returns the number of faults, without those on pages that were only unmapped for reference sampling.
+fn faults(counts: &paging::Counters) -> u64 {
+    let &paging::Counters { faults_read, faults_write, faults_first_write, faults_zero, .. } = counts;
+    faults_read + faults_write + faults_first_write + faults_zero + counts.faults_rescued + counts.faults_waited
 }
 
 /// Returns how many units were fetched and written back.

@@ -10,7 +10,7 @@
 
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int, c_void};
 use std::fmt::Display;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,13 +84,12 @@ fn start(options: Options) -> Result<(), Box<dyn Display>> {
         fits::check(WHAT, bytes, &memory).map_err(boxed)?;
         fits::warning(WHAT, bytes, &memory).inspect(|line| fatal::say(format_args!("{line}")));
     }
-    // The descriptor of the counters stays open until the engine has mapped them.
-    let mut counters = None;
     if settings.servers.is_empty() && settings.private.is_none() {
         let (fd, _) = Stats::create().map_err(boxed)?;
         settings.private = Some(private::for_this_process(1, Some(fd.as_fd())).map_err(boxed)?);
         settings.stats_fd = Some(fd.as_raw_fd());
-        counters = Some(fd);
+        // The process keeps the descriptor open. 'hanare top' and 'hanare park' find the counters by it.
+        let _: c_int = fd.into_raw_fd();
     }
     settings.validate().map_err(boxed)?;
     // SAFETY: the three handlers are functions of this library, which is not unloaded while the engine runs.
@@ -98,9 +97,7 @@ fn start(options: Options) -> Result<(), Box<dyn Display>> {
     if registered != 0 {
         return Err(boxed(std::io::Error::from_raw_os_error(registered)));
     }
-    let started = far::start(&settings).map_err(boxed);
-    drop(counters);
-    started
+    far::start(&settings).map_err(boxed)
 }
 
 fn boxed(error: impl Display + 'static) -> Box<dyn Display> {
@@ -273,6 +270,19 @@ pub unsafe extern "C" fn dlm_advise(addr: *mut c_void, len: usize, advice: c_int
         }
     }
     0
+}
+
+/// Sends the far memory of this process away until it is accessed again. Returns 0, or -1 with errno EINVAL if far memory
+/// is not running, or ENOSPC if the memory servers have no room for it.
+#[unsafe(no_mangle)]
+pub extern "C" fn dlm_park() -> c_int {
+    let error = match far::park() {
+        Ok(_) => return 0,
+        Err(far::ParkError::NotFar) => libc::EINVAL,
+        Err(far::ParkError::NoRoom) => libc::ENOSPC,
+    };
+    fail(error);
+    -1
 }
 
 /// `struct dlm_stats` of the header.

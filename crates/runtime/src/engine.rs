@@ -13,10 +13,11 @@ mod fork;
 mod lock;
 mod lost;
 mod out;
+mod park;
 #[cfg(test)]
 mod world;
 
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::time::Duration;
 
 use hanare_paging::{Action, Actions, Event, PageId, Pager, Progress, State, limits};
@@ -36,6 +37,7 @@ use crate::watchdog::Waits;
 use hanare_sys::clock::now_ns;
 
 pub(crate) use fork::Kept;
+pub(crate) use park::Parking;
 
 /// Number of work spaces. At most this many threads use the engine at the same time. Further threads wait.
 pub(crate) const WORKS: usize = 32;
@@ -66,6 +68,8 @@ pub(crate) struct Engine<V = LiveView, S = Kind> {
     wait_queues: [AtomicU32; WAIT_QUEUES],
     waiters: AtomicU32,
     pub(crate) waits: Waits,
+    /// Time that threads of this process waited for pages, in nanoseconds.
+    pub(crate) swap_ns: AtomicU64,
     /// Lets threads go on one after another where their pages do not fit together.
     pub(crate) turns: Turns,
     /// Notices pages that were dropped behind the engine's back.
@@ -146,6 +150,7 @@ impl<V: View, S: Store> Engine<V, S> {
             wait_queues: [const { AtomicU32::new(0) }; WAIT_QUEUES],
             waiters: AtomicU32::new(0),
             waits: Waits::default(),
+            swap_ns: AtomicU64::new(0),
             turns: Turns::new(),
             repeats: lost::Repeats::default(),
             small_moves: parts.small_moves,
@@ -193,7 +198,7 @@ impl<V: View, S: Store> Engine<V, S> {
         self.wait_for(unit, write, seen);
         let now = now_ns();
         self.turns.end(thread, now);
-        accounts::fault(self.counters, opened, now - started);
+        accounts::fault(self.counters, &self.swap_ns, opened, now - started);
     }
 
     /// Resolves a fault of `thread`, which is not the calling thread. The kernel resumes that thread when its page is
@@ -545,7 +550,7 @@ impl<V: View, S: Store> Engine<V, S> {
     pub(crate) fn publish(&self) {
         let mut core = self.core.lock();
         let Core { pager, accounts, .. } = &mut *core;
-        accounts.publish(pager);
+        accounts.publish(pager, self.swap_ns.load(Relaxed));
     }
 }
 

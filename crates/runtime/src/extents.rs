@@ -10,6 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::span::Span;
+
 /// Every offset and length is a multiple of this many bytes.
 pub const PAGE: u64 = 4096;
 
@@ -50,6 +52,12 @@ impl Extents {
     /// Returns the sum of the lengths of all allocations.
     pub fn taken_bytes(&self) -> u64 {
         self.taken_bytes
+    }
+
+    /// Returns the allocated ranges, in order, as [`Extents::allocated`] does.
+    pub(crate) fn spans(&self) -> Vec<Span> {
+        let span = |(offset, len): (u64, u64)| Span { offset: offset as usize, len: len as usize };
+        self.allocated().into_iter().map(span).collect()
     }
 
     /// Returns the offset and length of each allocated range, in order. Adjacent allocations are merged.

@@ -10,6 +10,7 @@ pub use crate::fork::{
     before as before_fork, can_fork, in_child as forked_child, in_parent as after_fork, stack_is_far,
 };
 pub use crate::keeper::shutdown;
+pub use crate::park::{ParkError, park};
 pub use crate::places::{contains, is_hole, is_started, run};
 pub use crate::process::{active, ensure_started, is_borrowed, is_dormant, is_due, snapshot, threshold, trap_signal};
 pub use crate::ranges::{

@@ -278,7 +278,7 @@ fn prepare() -> (Plan, Option<Seat>) {
             promised.withdraw();
         }
     }
-    let taken = engine.in_use(spans(&state.extents.lock()));
+    let taken = engine.in_use(state.extents.lock().spans());
     match share(state, &taken) {
         Ok((links, promised)) => (Plan::Running(links), Some(promised)),
         Err(reason) => (Plan::Detached(reason), None),
@@ -381,10 +381,6 @@ fn plan_dormant() -> Option<(Plan, Option<Seat>)> {
     None
 }
 
-fn spans(extents: &Extents) -> Vec<Span> {
-    extents.allocated().into_iter().map(|(offset, len)| Span { offset: offset as usize, len: len as usize }).collect()
-}
-
 // ---- in the child ---------------------------------------------------------------------------------------------------
 
 /// Takes the child's copy of the engine apart. No thread uses that copy, because the child has only this thread.
@@ -467,7 +463,7 @@ fn start_engine(dormant: Dormant) -> Result<(), StartError> {
         None => start::open_store(&launch.settings, &launch.plan, door.as_ref().map(AsFd::as_fd))?,
     };
     let view = view.again(mechanism)?;
-    let taken = spans(&extents);
+    let taken = extents.spans();
     if was_dormant {
         // Opens the page table if it was not opened at the fork. It is needed because only the page table tells which
         // pages are present.

@@ -165,7 +165,7 @@ impl Handler {
         if self.engine.is_accessible(unit, write) || self.waiting.len() == WAITING_MAX {
             let now = now_ns();
             self.engine.turns.end(thread, now);
-            accounts::fault(self.engine.counters, opened, now - since_ns);
+            accounts::fault(self.engine.counters, &self.engine.swap_ns, opened, now - since_ns);
             resolved(self.engine, &fault);
             profile::waits_until(thread);
             return now;
@@ -187,7 +187,7 @@ impl Handler {
             if done {
                 let now = now_ns();
                 engine.turns.end(thread, now);
-                accounts::fault(engine.counters, false, now - since_ns);
+                accounts::fault(engine.counters, &engine.swap_ns, false, now - since_ns);
                 resolved(engine, &waiting.fault);
             } else if waiting.rounds.is_multiple_of(ROUNDS_UNHEARD) {
                 engine.wake_unit(waiting.unit);

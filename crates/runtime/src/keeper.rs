@@ -1,5 +1,5 @@
-//! The keeper: a thread that maintains the links to the servers, publishes the counters and runs the watchdog. It also
-//! ends a process in which no thread of the program is left.
+//! The keeper: a thread that maintains the links to the servers, publishes the counters and runs the watchdog. It parks the
+//! process where another asks for it, and ends a process in which no thread of the program is left.
 
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::fatal::{self, EXIT_KERNEL};
 use crate::handler::lost_trap;
 use crate::process::state;
 use crate::watchdog::{Hang, Watchdog};
-use crate::{gate, heap, load, threads, tracing};
+use crate::{gate, heap, load, park, threads, tracing};
 
 /// Near memory (Hanare's own data) is counted at the end of a run that had at least this many far bytes. Counting takes
 /// about a millisecond.
@@ -29,10 +29,11 @@ pub(crate) static UPKEEP_WANTED: AtomicU32 = AtomicU32::new(0);
 pub(crate) fn keep(engine: &'static Engine) {
     let _mask = SignalMask::block_all();
     let mut published_ns = 0;
+    let (mut request, mut parks) = (park::Request::default(), false);
     let mut watchdog = Watchdog::new(engine.hang_ms(), now_ns());
     loop {
         let heard = UPKEEP_WANTED.load(Acquire);
-        let busy = engine.store().is_reading();
+        let busy = parks || engine.store().is_reading();
         futex::wait(&UPKEEP_WANTED, heard, Some(Duration::from_millis(if busy { 1 } else { 20 })));
         if engine.store().is_waiting() {
             watchdog.rest(now_ns());
@@ -49,6 +50,7 @@ pub(crate) fn keep(engine: &'static Engine) {
         // While a fork keeps the gate closed, the keeper does no more than this.
         let Some(_inside) = gate::try_enter() else { continue };
         keep_up();
+        parks = request.serve();
         if now_ns() - published_ns > 100_000_000 {
             if let Some(code) = threads::left_alone() {
                 end_with(code);

@@ -26,6 +26,7 @@ mod kept;
 mod kernel;
 pub mod load;
 pub mod near;
+mod park;
 mod places;
 mod plan;
 pub mod polling;

@@ -15,6 +15,7 @@ use crate::counters::{Counters, MAGIC};
 use crate::polling::{FaultRate, HasFaultRate};
 use crate::profile::{CellSeen, ProcessSeen, Profile, Seen};
 use crate::tree::Tree;
+pub use crate::tree::{Parked, ProcessFigures};
 
 /// Why there are no counters.
 #[derive(Debug, Error)]
@@ -82,6 +83,25 @@ impl Stats {
     /// Returns the table of the processes that share these counters, with their budget shares.
     pub(crate) fn tree(&self) -> &Tree {
         &self.shared().tree
+    }
+
+    /// Returns the figures of the processes with far memory.
+    #[must_use]
+    pub fn processes(&self) -> Vec<ProcessFigures> {
+        self.tree().processes()
+    }
+
+    /// Asks a process to park its far memory ([`crate::far::park`]). Returns the number of the request, for
+    /// [`Stats::parked`]. Returns `None` if the process has no far memory.
+    #[must_use]
+    pub fn ask_to_park(&self, pid: u32) -> Option<u64> {
+        self.tree().ask_to_park(pid)
+    }
+
+    /// Returns what became of a request to park a process. `None` if the process no longer has far memory.
+    #[must_use]
+    pub fn parked(&self, pid: u32, request: u64) -> Option<Parked> {
+        self.tree().parked(pid, request)
     }
 
     fn shared(&self) -> &Shared {

@@ -70,6 +70,47 @@ pub(crate) struct Member {
     far: AtomicU64,
     /// Private bytes of the process that are not far.
     private: AtomicU64,
+    /// Faults of the process.
+    faults: AtomicU64,
+    /// Time that threads of the process waited for pages, in nanoseconds.
+    swap_ns: AtomicU64,
+    /// Number of requests to park this process.
+    park_asked: AtomicU64,
+    /// Number of the last request that was answered. The answer, `park_left`, is stored before it.
+    park_done: AtomicU64,
+    /// Bytes that left local memory at the last request. [`NO_ROOM`] if the servers have no room for them.
+    park_left: AtomicU64,
+}
+
+/// Value of `park_left` where nothing was parked, because the servers have no room.
+const NO_ROOM: u64 = u64::MAX;
+
+/// The figures of one process with far memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessFigures {
+    /// The process, as it sees its own number.
+    pub pid: u32,
+    /// Far bytes in local memory.
+    pub local_bytes: u64,
+    /// Far bytes allocated.
+    pub far_bytes: u64,
+    /// Resident private bytes that are not far.
+    pub private_bytes: u64,
+    /// Faults since its engine started.
+    pub faults: u64,
+    /// Time that its threads waited for pages, in nanoseconds, since its engine started.
+    pub swap_ns: u64,
+}
+
+/// The progress of a request to park a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parked {
+    /// The process has not answered yet.
+    Waits,
+    /// So many bytes have left local memory.
+    Left(u64),
+    /// The memory servers have no room for them, so nothing was parked.
+    NoRoom,
 }
 
 /// The table of members and the budget that they share. A table of zeroes has no members.
@@ -163,6 +204,9 @@ impl Tree {
         member.since_ns.store(UNFORKED, Relaxed);
         member.share.store(share, Relaxed);
         member.wants.store(share, Relaxed);
+        for word in [&member.faults, &member.swap_ns, &member.park_asked, &member.park_done] {
+            word.store(0, Relaxed);
+        }
         self.top.fetch_max(free as u32 + 1, AcqRel);
         member.kind.store(kind, Release);
         Some(Seat { tree: self, member, counters })
@@ -201,6 +245,43 @@ impl Tree {
             }
             pause(Duration::from_millis(2));
         }
+    }
+
+    /// Returns the figures of all processes whose engine runs.
+    pub(crate) fn processes(&self) -> Vec<ProcessFigures> {
+        let of = |word: &AtomicU64| word.load(Relaxed);
+        let figures = |member: &Member| ProcessFigures {
+            pid: member.pid.load(Relaxed),
+            local_bytes: of(&member.local),
+            far_bytes: of(&member.far),
+            private_bytes: of(&member.private),
+            faults: of(&member.faults),
+            swap_ns: of(&member.swap_ns),
+        };
+        self.members().iter().filter(|member| member.kind.load(Acquire) == SEATED).map(figures).collect()
+    }
+
+    fn seated(&self, pid: u32) -> Option<&Member> {
+        let is_its = |member: &&Member| member.kind.load(Acquire) == SEATED && member.pid.load(Relaxed) == pid;
+        self.members().iter().find(is_its)
+    }
+
+    /// Asks a process to park its far memory. Returns the number of the request, or `None` if the process has no engine.
+    pub(crate) fn ask_to_park(&self, pid: u32) -> Option<u64> {
+        Some(self.seated(pid)?.park_asked.fetch_add(1, AcqRel) + 1)
+    }
+
+    /// Returns what became of a request. `None` if the process no longer has an engine. Requests that were made before
+    /// the process answered one are answered together.
+    pub(crate) fn parked(&self, pid: u32, request: u64) -> Option<Parked> {
+        let member = self.seated(pid)?;
+        if member.park_done.load(Acquire) < request {
+            return Some(Parked::Waits);
+        }
+        Some(match member.park_left.load(Relaxed) {
+            NO_ROOM => Parked::NoRoom,
+            left => Parked::Left(left),
+        })
     }
 
     /// Frees the entry of the program that this process ran before it executed the present one. If the lock cannot be
@@ -276,6 +357,25 @@ impl Seat {
         let change = bytes.wrapping_sub(self.member.private.swap(bytes, Relaxed));
         let all = self.counters.private_bytes.fetch_add(change, Relaxed).wrapping_add(change);
         raise(&self.counters.private_bytes_peak, all);
+    }
+
+    /// Records the faults of this process, and the time that its threads waited for pages.
+    pub(crate) fn set_paging(&self, faults: u64, swap_ns: u64) {
+        self.member.faults.store(faults, Relaxed);
+        self.member.swap_ns.store(swap_ns, Relaxed);
+    }
+
+    /// Returns the number of the last request to park this process, if it is not answered.
+    pub(crate) fn park_request(&self) -> Option<u64> {
+        let asked = self.member.park_asked.load(Acquire);
+        (asked > self.member.park_done.load(Relaxed)).then_some(asked)
+    }
+
+    /// Answers the requests up to this one. `left` is the number of bytes that left local memory, or `None` if the
+    /// servers have no room.
+    pub(crate) fn answer_park(&self, request: u64, left: Option<u64>) {
+        self.member.park_left.store(left.unwrap_or(NO_ROOM), Relaxed);
+        self.member.park_done.store(request, Release);
     }
 
     /// Returns this member's fair share in bytes, as the head of this file defines it.
@@ -425,6 +525,11 @@ impl Tree {
             local: word(),
             far: word(),
             private: word(),
+            faults: word(),
+            swap_ns: word(),
+            park_asked: word(),
+            park_done: word(),
+            park_left: word(),
         };
         Tree { lock: zero(), top: zero(), whole: word(), looked_ns: word(), members: std::array::from_fn(member) }
     }

@@ -291,7 +291,7 @@ impl Store for Faulty {
     fn poll(&self, turn: Turn, take: &mut dyn Take) -> Result<Polled, StoreError<'_>> {
         match turn {
             Turn::Receive(_) => self.receive(take),
-            Turn::Upkeep => Ok(Polled::Idle),
+            Turn::Upkeep | Turn::Unmap => Ok(Polled::Idle),
             Turn::GoOn => {
                 self.state().rests = false;
                 Ok(Polled::Idle)

@@ -64,8 +64,7 @@ pub trait Store: Send + Sync {
     /// Returns how many bytes the store has room for.
     fn room(&self, ask: Ask) -> Room;
 
-    /// Passes arrived pages to `take`, maintains the links, or checks for work in progress. `turn` chooses one of the
-    /// three.
+    /// Passes arrived pages to `take`, maintains the links, or does what else `turn` says.
     ///
     /// # Errors
     /// The store is lost or silent, or sent invalid data. With [`StoreError::Damaged`], only one read has failed, which
@@ -198,13 +197,15 @@ pub enum Turn {
     Rest,
     /// Allow work in the background again, after polls with [`Turn::Rest`].
     GoOn,
+    /// Return memory of this process that the store can do without until its next read or write.
+    Unmap,
 }
 
 /// The result of a poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Polled {
     /// For [`Turn::Receive`]: no read is in progress. For [`Turn::Rest`]: no read or write is in progress or queued.
-    /// [`Turn::Upkeep`] and [`Turn::GoOn`] always return this value.
+    /// [`Turn::Upkeep`], [`Turn::GoOn`] and [`Turn::Unmap`] always return this value.
     Idle,
     /// For [`Turn::Receive`]: another thread is receiving. For [`Turn::Rest`]: a read or write is in progress or
     /// queued.

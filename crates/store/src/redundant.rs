@@ -532,6 +532,7 @@ impl Store for Redundant {
                 self.go_on();
                 Polled::Idle
             }
+            Turn::Unmap => Polled::Idle,
             Turn::Rest if self.is_at_rest(take) => Polled::Idle,
             Turn::Rest => Polled::Busy,
         };

@@ -538,7 +538,7 @@ impl Store for Remote {
         match turn {
             Turn::Receive(wait) => self.receive_all(wait, take),
             Turn::Upkeep => self.watch(take).map(|()| Polled::Idle),
-            Turn::GoOn => Ok(Polled::Idle),
+            Turn::GoOn | Turn::Unmap => Ok(Polled::Idle),
             Turn::Rest => Ok(if self.is_idle() { Polled::Idle } else { Polled::Busy }),
         }
     }

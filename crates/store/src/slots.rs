@@ -63,6 +63,8 @@ pub struct Slots {
     slot_bytes: usize,
     /// The address of the slots in memory, which are adjacent.
     slots: usize,
+    /// The number of bytes that are mapped there.
+    mapped_bytes: usize,
     spill: Option<File>,
     /// Seals the pages, or keeps checksums of the pages in the spill file.
     guard: Guard,
@@ -139,6 +141,7 @@ impl Slots {
             slot_bytes,
             guard,
             slots: mapping.leak(),
+            mapped_bytes: len,
             spill: attachment
                 .spill
                 .as_ref()
@@ -318,6 +321,16 @@ impl Slots {
                 }
             }
         }
+    }
+
+    /// Takes the slots out of this process' page tables. Otherwise they would count as memory of this process as well as
+    /// of the server.
+    fn unmap(&self) {
+        // SAFETY: the mapping is shared and belongs to this store for the life of the process. In a shared mapping the
+        // advice changes no contents: they are in the memfd, from which the next access maps them again.
+        let unmapped = unsafe { map::advise(self.slots, self.mapped_bytes, Advice::DontNeed) };
+        // Ignored: where the program locks all its memory, the slots stay mapped, which is only a matter of counting.
+        let _ = unmapped;
     }
 
     /// Returns the link to the server. The link becomes readable only when the server ends.
@@ -500,8 +513,10 @@ impl Store for Slots {
     }
 
     fn poll(&self, turn: Turn, _: &mut dyn Take) -> Result<Polled, StoreError<'_>> {
-        if turn == Turn::Upkeep {
-            self.refill()?;
+        match turn {
+            Turn::Upkeep => self.refill()?,
+            Turn::Unmap => self.unmap(),
+            Turn::Receive(_) | Turn::Rest | Turn::GoOn => {}
         }
         Ok(Polled::Idle)
     }

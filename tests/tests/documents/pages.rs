@@ -56,6 +56,7 @@ run_pages! {
     tutorial_c_program "docs/tutorials/c-program.md" wants "cc" in "gcc" "pkg-config" in "pkg-config";
     tutorial_shared_memory "docs/tutorials/shared-memory.md" wants "cc" in "gcc" "pkg-config" in "pkg-config"
         if system_calls_work_on_far_pages;
+    park "docs/how-to/park.md" wants "python3" in "python3";
     measure_a_program "docs/how-to/measure-a-program.md";
     ask_for_memory "docs/how-to/ask-for-memory.md";
     install "docs/install.md";

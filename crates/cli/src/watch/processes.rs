@@ -20,6 +20,8 @@ pub(crate) struct Process {
     /// The name that the kernel keeps: at most 15 bytes of the program's.
     pub(crate) comm: String,
     pub(crate) threads: u32,
+    /// The letter of the kernel for what the process does: `T` for a stopped one, `Z` for one that has ended.
+    pub(crate) state: char,
     /// The start, in clock ticks since the machine's start.
     pub(crate) started_ticks: u64,
     pub(crate) resident_bytes: u64,
@@ -55,7 +57,7 @@ pub(crate) fn program_threads<'a>(processes: impl IntoIterator<Item = &'a Proces
 }
 
 impl Process {
-    fn read(pid: u32) -> Option<Process> {
+    pub(crate) fn read(pid: u32) -> Option<Process> {
         Process::parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
@@ -70,12 +72,14 @@ impl Process {
             parent: u32::try_from(number(1)?).ok()?,
             comm,
             threads: u32::try_from(number(17)?).ok()?,
+            state: fields.first()?.chars().next()?,
             started_ticks: number(19)?,
             resident_bytes: number(21)?.saturating_mul(rustix::param::page_size() as u64),
         })
     }
 
-    fn program_threads(&self) -> u32 {
+    /// Returns the number of its threads, without those of Hanare.
+    pub(crate) fn program_threads(&self) -> u32 {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten().flatten();
         let names = tasks.take(THREADS_MAX).filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
         let own = names.filter(|name| name.starts_with(OWN_THREAD)).count();
@@ -130,7 +134,10 @@ mod tests {
         let tail = "S 7 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 5 0 1234 100 3 1";
         let process = Process::parse(9, &format!("9 (a) (b\x1b c) {tail}")).unwrap();
         assert_eq!((process.comm.as_str(), process.parent, process.threads), ("a) (b? c", 7, 5));
-        assert_eq!((process.started_ticks, process.resident_bytes), (1234, 3 * rustix::param::page_size() as u64));
+        assert_eq!(
+            (process.state, process.started_ticks, process.resident_bytes),
+            ('S', 1234, 3 * rustix::param::page_size() as u64)
+        );
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl Run {
         Run { id, stats, supervisor, program, processes }
     }
 
-    fn has(&self, pid: u32) -> bool {
+    pub(crate) fn has(&self, pid: u32) -> bool {
         self.supervisor.iter().chain(&self.processes).any(|process| process.pid == pid)
     }
 }

@@ -60,7 +60,7 @@ impl Pager {
 
     /// Starts to evict a page, regardless of the policy's order. Returns false if the page needs a frame and none is
     /// free.
-    fn send_away(&mut self, page: PageId, actions: &mut Actions) -> bool {
+    pub(super) fn send_away(&mut self, page: PageId, actions: &mut Actions) -> bool {
         let dirty = self.has(page, DIRTY);
         let pool = self.pool_of(page);
         let wants_frame = pool.class.moves || dirty && !self.direct;

@@ -1,7 +1,7 @@
 //! The pager: the only module that changes a page's state. Events arrive here, and `page` holds the state of each page.
 //! `faults` answers accesses, `completions` continues after an action has ended. `room` frees memory, `shape` discards
 //! pages and changes page sizes, `unused` keeps freed ones, `fresh` fills new ones, `ahead` prefetches, `habits` predicts writes. `hide` unmaps
-//! pages for reference sampling, `lock` keeps pages from leaving, and `fork` stops all transfers.
+//! pages for reference sampling, `lock` keeps pages from leaving, `park` sends all away, and `fork` stops all transfers.
 //!
 //! ```text
 //!  untouched ──► fetching ──► resident ◄──► opening (first write)
@@ -25,6 +25,7 @@ mod habits;
 mod hide;
 mod lock;
 mod page;
+mod park;
 mod room;
 mod shape;
 mod transitions;
@@ -92,7 +93,7 @@ pub struct Pager {
     moving: u32,
     /// Number of write-backs in progress.
     writing: u32,
-    /// Whether [`Event::Settle`] was the last event, apart from completions. If true, no page is unmapped for reference
+    /// Whether [`Event::Settle`] or [`Event::Park`] was the last event, apart from completions. If true, no page is unmapped for reference
     /// sampling.
     resting: bool,
     /// Number of units that were accessed and not discarded, rounded up to whole blocks.
@@ -205,7 +206,7 @@ impl Pager {
         debug_assert!(self.is_legal(&event), "{event:?} does not fit the state of its page");
         let mut progress = Progress::Done;
         match event {
-            Event::Settle { .. } => self.resting = true,
+            Event::Settle { .. } | Event::Park { .. } => self.resting = true,
             Event::Fault { .. }
             | Event::Discard { .. }
             | Event::Unused { .. }
@@ -253,9 +254,8 @@ impl Pager {
                 self.look_again(self.held_back_ms);
                 progress = self.settle_range(first, end, leave, actions);
             }
-            Event::Budget { units } => {
-                self.set_budget(units);
-            }
+            Event::Budget { units } => self.set_budget(units),
+            Event::Park { first, end } => progress = self.park(first, end, actions, keeps),
             Event::Kind { unit, kind } => {
                 let page = self.head(unit);
                 if self.state(page) == State::Untouched {

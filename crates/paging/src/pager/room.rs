@@ -98,6 +98,12 @@ impl Pager {
             return true;
         }
         over = over.saturating_sub(self.freeing);
+        self.empty_spare_frames(over, actions);
+        false
+    }
+
+    /// Starts to return free frames with `over` units of memory to the system, as far as one step gets.
+    pub(super) fn empty_spare_frames(&mut self, mut over: u32, actions: &mut Actions) {
         for wide in [true, false] {
             let size = self.span_of(wide);
             while over > 0 && self.frees < limits::FREES_MAX && self.pool(wide).class.moves {
@@ -110,7 +116,6 @@ impl Pager {
                 actions.push(Action::FreeFrame { frame: FrameId { wide, index } });
             }
         }
-        false
     }
 
     /// Resumes faults that wait for free memory, then evicts pages until the free memory is between the watermarks. If

@@ -42,7 +42,7 @@ pub const TRANSITIONS: [Transition; 26] = [
     from(Resident, Hiding, "the policy wants to see the next access"),
     from(Hiding, Staged, "Hidden"),
     from(Hiding, Resident, "Hidden, refused"),
-    from(Resident, TakingOut, "evicted, discarded, or sent away before a fork"),
+    from(Resident, TakingOut, "evicted, discarded, parked, or sent away before a fork"),
     from(TakingOut, Resident, "TakenOut, refused: a transfer holds it"),
     from(TakingOut, Staged, "TakenOut, dirty: its frame is written back. Or refused, of a page hidden in place"),
     from(TakingOut, Installing, "TakenOut into a frame, and a thread waits"),

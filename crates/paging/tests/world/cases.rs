@@ -70,7 +70,7 @@ fn what_is_adopted_is_not_lost() {
     });
 }
 
-fn quiet(seed: u64, budget: u32, units: u32) -> World {
+pub(super) fn quiet(seed: u64, budget: u32, units: u32) -> World {
     World::new(
         seed,
         Shape {
@@ -110,7 +110,7 @@ fn settle_but_writes(world: &mut World) {
     }
 }
 
-fn touch(world: &mut World, unit: u32, write: bool) {
+pub(super) fn touch(world: &mut World, unit: u32, write: bool) {
     world.fresh += 1;
     let op = if write { Op::Write(unit, world.fresh) } else { Op::Read(unit) };
     for _ in 0..4 {

@@ -18,6 +18,7 @@ impl World {
             85..95 => self.allocate(),
             95..100 => self.lock(),
             100..103 => self.unlock(),
+            103..106 => self.park(),
             _ => {}
         }
     }
@@ -79,6 +80,13 @@ impl World {
         let end = (first + 1 + self.random.below(100) as u32).min(self.shape.units);
         self.locked.retain(|unit| !(first..end).contains(unit));
         self.step(Event::Unlock { first, end });
+    }
+
+    /// Parks a range, as far as one step gets.
+    fn park(&mut self) {
+        let first = self.random.below(u64::from(self.shape.units)) as u32;
+        let end = if self.random.chance(300) { self.shape.units } else { first + 1 + self.random.below(300) as u32 };
+        self.step(Event::Park { first, end });
     }
 
     fn will_need(&mut self) {

@@ -17,6 +17,7 @@ mod cases;
 mod completions;
 mod disturbances;
 mod hider;
+mod parking;
 mod program;
 mod random;
 mod reached;

@@ -19,7 +19,9 @@ impl Reached {
     /// Records one step. `is_open` says whether the page of a fault is accessible after the step.
     pub(super) fn note(&mut self, event: Event, progress: Progress, actions: &[Action], is_open: bool) {
         let count = |is: fn(&Action) -> bool| actions.iter().filter(|action| is(action)).count();
-        self.victims = self.victims.max(count(|action| matches!(action, Action::TakeOut { .. })));
+        if !matches!(event, Event::Park { .. }) {
+            self.victims = self.victims.max(count(|action| matches!(action, Action::TakeOut { .. })));
+        }
         self.hides = self.hides.max(count(|action| matches!(action, Action::Hide { .. })));
         self.frees = self.frees.max(count(|action| matches!(action, Action::FreeFrame { .. })));
         let fetched = actions.iter().map(|action| if let Action::Fetch { count, .. } = action { *count } else { 0 });

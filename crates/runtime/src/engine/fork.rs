@@ -2,7 +2,7 @@
 //! the child, takes the inherited engine apart and assembles a new engine from the parts.
 
 use hanare_sys::pagemap::{Pagemap, PagemapError};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use hanare_paging::{Event, Pager, Progress};
@@ -156,7 +156,7 @@ impl<V: View, S: Store> Engine<V, S> {
     }
 
     /// Receives pages in transit. If no page was received, waits a moment for other threads that receive pages.
-    fn lend_a_hand(&self) {
+    pub(super) fn lend_a_hand(&self) {
         if self.receive(Wait::Spin { iterations: 100 }) != Polled::Received {
             let nobody = AtomicU32::new(0);
             futex::wait(&nobody, 0, Some(Duration::from_micros(50)));
@@ -196,6 +196,7 @@ impl<V: View, S: Store> Engine<V, S> {
             wait_queues: [const { AtomicU32::new(0) }; WAIT_QUEUES],
             waiters: AtomicU32::new(0),
             waits: crate::watchdog::Waits::default(),
+            swap_ns: AtomicU64::new(0),
             turns: crate::turns::Turns::new(),
             repeats: super::lost::Repeats::default(),
             small_moves: kept.small_moves,

@@ -265,6 +265,7 @@ impl World {
                 980..985 => self.fork(),
                 985..990 => self.go_on_reusing(),
                 990..993 => self.allocate(),
+                993..995 => self.park(),
                 _ => self.go_on_discarding(),
             }
             self.look();
@@ -325,6 +326,12 @@ impl World {
         let first = self.random.below(self.units());
         let units = (1 + self.random.below(8)).min(self.units() - first);
         self.engine().will_need(first * OS_PAGE, units * OS_PAGE);
+    }
+
+    /// Parks a range, as far as one step gets.
+    fn park(&mut self) {
+        let first = self.random.below(self.units()) as u32;
+        self.engine().submit(Event::Park { first, end: self.units() as u32 });
     }
 
     /// Begins a transfer into a random unit, if the unit is open for writing.

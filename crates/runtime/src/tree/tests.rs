@@ -185,3 +185,28 @@ fn nobody_retires_a_member_beside_who_holds_the_lock() {
     child.withdraw();
     assert_eq!((child.share(), child.member.kind.load(Acquire)), (0, FREE));
 }
+
+#[test]
+fn a_request_to_park_is_answered_by_its_process_alone() {
+    let stats = fresh();
+    let own = std::process::id();
+    assert_eq!((stats.ask_to_park(own), stats.parked(own, 1)), (None, None));
+    let seat = stats.tree().join(stats, 1000, 10).unwrap();
+    assert_eq!((seat.park_request(), stats.ask_to_park(own + 1)), (None, None));
+    let (first, second) = (stats.ask_to_park(own).unwrap(), stats.ask_to_park(own).unwrap());
+    assert_eq!((seat.park_request(), stats.parked(own, first)), (Some(second), Some(Parked::Waits)));
+    seat.answer_park(first, Some(700));
+    assert_eq!((stats.parked(own, first), stats.parked(own, second)), (Some(Parked::Left(700)), Some(Parked::Waits)));
+    seat.answer_park(second, None);
+    assert_eq!((seat.park_request(), stats.parked(own, second)), (None, Some(Parked::NoRoom)));
+    seat.set_paging(5, 7);
+    seat.set_far(64);
+    let figures = stats.processes();
+    assert_eq!((figures.len(), figures[0].pid, figures[0].far_bytes), (1, own, 64));
+    assert_eq!((figures[0].faults, figures[0].swap_ns), (5, 7));
+    seat.withdraw();
+    assert_eq!((stats.processes(), stats.parked(own, second)), (Vec::new(), None));
+    // The next process in this entry has neither the figures nor the requests of the last one.
+    let next = stats.tree().join(stats, 1000, 10).unwrap();
+    assert_eq!((next.park_request(), stats.processes()[0].faults, stats.ask_to_park(own)), (None, 0, Some(1)));
+}

@@ -1,0 +1,101 @@
+//! Parking: sends all far pages away that may leave. The work is done in slices, so that a fork need not wait for its end.
+
+use hanare_paging::{Event, Progress};
+use hanare_store::{Ask, Store, Turn};
+use hanare_sys::clock::now_ns;
+
+use super::Engine;
+use crate::span::Span;
+use crate::view::View;
+
+/// Length of one slice, in nanoseconds.
+const SLICE_NS: u64 = 5_000_000;
+/// Time without progress, in nanoseconds, after which the rest counts as held by transfers or as in use again.
+const STALLED_NS: u64 = 500_000_000;
+/// The same while pages are left that were not looked at. The program's own faults may take each frame that is free.
+const CROWDED_NS: u64 = 30_000_000_000;
+
+/// The state of one pass over the far pages.
+pub(crate) struct Parking {
+    /// The spans in which pages are in use, the last one first.
+    left: Vec<Span>,
+    /// Local memory at the beginning, in bytes.
+    before: u64,
+    /// Smallest local memory since, in bytes.
+    least: u64,
+    /// Time when local memory shrank to `least`, in nanoseconds.
+    since_ns: u64,
+}
+
+impl Parking {
+    /// Returns how many bytes have left local memory.
+    pub(crate) fn left_bytes(&self) -> u64 {
+        self.before.saturating_sub(self.least)
+    }
+}
+
+impl<V: View, S: Store> Engine<V, S> {
+    /// Begins to park the pages in `taken`, the allocated spans. Returns `None` if the servers have no room for all far
+    /// memory that was accessed. Parking would then end the run. This may wait for the servers' answer.
+    pub(crate) fn begin_to_park(&self, taken: Vec<Span>) -> Option<Parking> {
+        let (touched, to_place, _) = self.touched_placed_and_budget_bytes();
+        let room = self.store.room(Ask::Servers);
+        if room.placed_bytes.unwrap_or(0).max(touched).max(to_place) > room.capacity_bytes {
+            return None;
+        }
+        let mut left = self.in_use(taken);
+        left.reverse();
+        let before = self.local_bytes();
+        Some(Parking { left, before, least: before, since_ns: now_ns() })
+    }
+
+    /// Does one slice of the work. Returns whether all is done.
+    pub(crate) fn park(&self, parking: &mut Parking) -> bool {
+        let end_ns = now_ns() + SLICE_NS;
+        loop {
+            let goes_on = self.park_step(parking);
+            let (local, now) = (self.local_bytes(), now_ns());
+            if local < parking.least {
+                (parking.least, parking.since_ns) = (local, now);
+            }
+            // Once every page was looked at, only transfers are left. Those of the program's own faults never end.
+            let patience_ns = if parking.left.is_empty() { STALLED_NS } else { CROWDED_NS };
+            let is_stalled = now.saturating_sub(parking.since_ns) > patience_ns;
+            if !goes_on || is_stalled {
+                self.poll(Turn::Unmap);
+                return true;
+            }
+            if now > end_ns {
+                return false;
+            }
+        }
+    }
+
+    /// Parks some pages, or waits a moment for those that were begun. Returns whether anything is left to do.
+    fn park_step(&self, parking: &mut Parking) -> bool {
+        if let Some(span) = parking.left.pop() {
+            let (first, end) = (span.offset / self.unit_bytes, (span.offset + span.len).div_ceil(self.unit_bytes));
+            let (next, is_busy) = match self.submit_asking(Event::Park { first: first as u32, end: end as u32 }) {
+                Progress::Done => return true,
+                Progress::Continue(unit) => (unit, false),
+                Progress::Busy(unit) => (unit, true),
+            };
+            let offset = self.bytes(next);
+            parking.left.push(Span { offset, len: (span.offset + span.len).saturating_sub(offset) });
+            if is_busy {
+                self.lend_a_hand();
+            }
+            return true;
+        }
+        if self.is_moving() {
+            self.lend_a_hand();
+            return true;
+        }
+        // The frames of the pages that have left are free now, and keep their memory.
+        if self.core.lock().pager.spare_units() == 0 {
+            return false;
+        }
+        self.submit(Event::Park { first: 0, end: 0 });
+        true
+    }
+}

@@ -1,0 +1,152 @@
+//! Tests `hanare park` and `dlm_park` on live programs: near memory while they are parked, and their bytes afterwards.
+
+use hanare_tests::{Outcome, PATIENCE, Place, Running, Served, built, mode_works, until};
+use rustix::process::{Pid, Signal, kill_process};
+
+const MIB: u64 = 1 << 20;
+/// Largest near memory of a parked program.
+const PARKED_MAX: u64 = 20 * MIB;
+
+/// A run of the workload `parked`, which waits for a signal after each of its steps.
+struct Waiting {
+    run: Running,
+    pid: u32,
+}
+
+impl Waiting {
+    fn start(place: &Place, flags: &[&str], size: &str, more: &[&str]) -> Waiting {
+        let mut command = place.hanare(["run"]);
+        command.args(flags).arg("--").arg(built().workload("parked")).arg(size).args(more);
+        let run = place.start(&mut command);
+        let line = said(&run, "step 0 of process ");
+        let pid = line.parse().unwrap_or_else(|_| panic!("no number: {line}"));
+        Waiting { run, pid }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.pid as i32).expect("a process number"), signal).expect("a signal");
+    }
+
+    /// Lets the program check its memory and change the half of it.
+    fn step(&self, number: u32) {
+        self.signal(Signal::USR2);
+        said(&self.run, &format!("step {number} of process "));
+    }
+
+    fn end(self) -> Outcome {
+        self.signal(Signal::TERM);
+        let outcome = self.run.finish(PATIENCE);
+        assert!(outcome.code == Some(0) && outcome.text() == "all words are right\n", "{outcome:?}");
+        outcome
+    }
+}
+
+/// Waits for a line of the run that begins with `start`, and returns the rest of it.
+fn said(run: &Running, start: &str) -> String {
+    let mut rest = String::new();
+    until(start, || {
+        let text = run.said_so_far();
+        let found = text.lines().find_map(|line| line.strip_prefix(start));
+        rest = found.unwrap_or_default().to_owned();
+        // A line may be half written.
+        found.is_some() && text.ends_with('\n')
+    });
+    rest
+}
+
+/// Returns the resident bytes of a process: anonymous, shared and of files.
+fn resident(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("smaps_rollup");
+    let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).expect("Rss");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+}
+
+fn park(place: &Place, pid: u32) -> Outcome {
+    place.run(&mut place.hanare(["park", &pid.to_string()]))
+}
+
+#[test]
+fn a_parked_program_has_no_near_memory_and_its_bytes_afterwards() {
+    let flags: [&[&str]; 3] = [&[], &["--page-size", "4K"], &["--page-size", "2M"]];
+    for mode in ["thread", "sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
+        for more in &flags[..if mode == "thread" { 3 } else { 1 }] {
+            let place = Place::new();
+            let flags = [&["--local", "400M", "--mode", mode], *more].concat();
+            let program = Waiting::start(&place, &flags, "300M", &[]);
+            assert!(resident(program.pid) > 300 * MIB, "{flags:?}: the budget has room for all");
+            for step in 1..=2 {
+                let outcome = park(&place, program.pid);
+                outcome.assert_well("park");
+                let text = outcome.text();
+                let rest = text.strip_prefix("parked ").unwrap_or_else(|| panic!("{flags:?}: {text}"));
+                assert!(rest.ends_with(" stay near\n") && text.lines().count() == 1, "{text}");
+                assert!(text.contains(&format!(" of process {}; ", program.pid)), "{text}");
+                let near = resident(program.pid);
+                assert!(near < PARKED_MAX, "{flags:?}: {near} bytes are near after: {text}");
+                program.step(step);
+                assert!(resident(program.pid) > 300 * MIB, "{flags:?}: the budget is as it was");
+            }
+            program.end();
+        }
+    }
+}
+
+#[test]
+fn pages_on_a_memory_server_come_back() {
+    let place = Place::new();
+    let server = Served::tcp(&place, "256M");
+    let program = Waiting::start(&place, &["--local", "100M", "--server", &server.address], "64M", &[]);
+    park(&place, program.pid).assert_well("park");
+    let near = resident(program.pid);
+    assert!(near < PARKED_MAX, "{near} bytes are near");
+    program.step(1);
+    program.end();
+}
+
+#[test]
+fn a_program_parks_itself() {
+    let place = Place::new();
+    let program = Waiting::start(&place, &["--local", "100M"], "64M", &["--self"]);
+    let near = resident(program.pid);
+    assert!(near < PARKED_MAX, "{near} bytes are near");
+    program.step(1);
+    let near = resident(program.pid);
+    assert!(near < PARKED_MAX, "{near} bytes are near");
+    program.end();
+}
+
+/// Parking must not end a run that has all it needs near.
+#[test]
+fn a_program_whose_servers_are_too_small_stays_near() {
+    let place = Place::new();
+    let server = Served::tcp(&place, "32M");
+    let program = Waiting::start(&place, &["--local", "100M", "--server", &server.address], "64M", &[]);
+    let outcome = park(&place, program.pid);
+    outcome.assert_ended_by_us(121, "no room");
+    assert!(resident(program.pid) > 64 * MIB);
+    program.step(1);
+    program.end();
+}
+
+#[test]
+fn what_cannot_be_parked_gets_one_clear_line() {
+    let place = Place::new();
+    let program = Waiting::start(&place, &["--local", "100M"], "32M", &[]);
+    park(&place, std::process::id()).assert_ended_by_us(125, "has no far memory; start it with 'hanare run");
+    park(&place, u32::MAX).assert_ended_by_us(125, "there is no process");
+    let supervisor = program.run.pid();
+    park(&place, supervisor).assert_ended_by_us(125, &format!("park {} of its run, or give --tree", program.pid));
+    program.signal(Signal::STOP);
+    let state = || std::fs::read_to_string(format!("/proc/{}/stat", program.pid)).expect("stat");
+    until("it is stopped", || state().contains(") T "));
+    park(&place, program.pid).assert_ended_by_us(125, "is stopped and cannot answer");
+    program.signal(Signal::CONT);
+    let outcome = place.run(&mut place.hanare(["park", "--tree", &supervisor.to_string()]));
+    outcome.assert_well("park --tree");
+    assert!(outcome.text().contains(&format!("of process {}; ", program.pid)), "{}", outcome.text());
+    program.step(1);
+    let pid = program.pid;
+    program.end();
+    park(&place, pid).assert_ended_by_us(125, "there is no process");
+    place.assert_nothing_left();
+}
