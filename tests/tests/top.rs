@@ -79,7 +79,41 @@ fn the_figures_agree_with_those_at_the_end_of_the_run() {
     assert!(then_number("bytes_in_per_s") + then_number("bytes_out_per_s") > 0.0, "{then}");
     let processes = then["processes"].as_array().expect("processes");
     assert!(processes.len() == 1 && processes[0]["pid"] == then["pid"], "the private server is none of them: {then}");
+    let process = &processes[0];
+    assert!(number(process, "faults") > 0.0 && number(process, "faults") <= last.number("faults") as f64, "{then}");
+    assert!(number(process, "stall_share") > 0.0 && number(process, "swap_s") > 0.0, "{then}");
+    assert!(number(process, "local_bytes") > 0.0 && number(process, "local_bytes") <= local, "{then}");
+    assert!(far.contains(&number(process, "far_bytes")), "{then}");
+    assert!(number(process, "private_bytes") > 0.0 && number(process, "faults_per_s") > 0.0, "{then}");
     place.assert_nothing_left();
+}
+
+/// A shell has no far memory of its own. Each of its two programs has its own figures, and together they are the run's.
+#[test]
+fn each_process_of_a_tree_has_its_own_figures() {
+    let place = Place::new();
+    let touch = built().workload("touch");
+    let script = "\"$0\" 48M --passes 100000 --random & \"$0\" 24M --passes 100000 --random & wait";
+    let mut command = place.hanare(["run", "--local", "16M", "--", "/bin/sh", "-c", script]);
+    let run = place.start(command.arg(&touch));
+    let pages = |run: &Value| {
+        let processes = run["processes"].as_array().expect("processes");
+        processes.iter().filter(|process| number(process, "faults_per_s") > 0.0).count() == 2
+    };
+    let seen = look_until(&place, &run, pages)["runs"][0].clone();
+    let processes = seen["processes"].as_array().expect("processes");
+    let (own, shells): (Vec<&Value>, Vec<&Value>) = processes.iter().partition(|it| it["program"] == "touch");
+    assert!(own.len() == 2 && !shells.is_empty(), "{seen}");
+    assert!(shells.iter().all(|shell| shell["far_bytes"].is_null() && shell["faults_per_s"].is_null()), "{seen}");
+    let mut far: Vec<u64> = own.iter().map(|it| number(it, "far_bytes") as u64 >> 20).collect();
+    far.sort_unstable();
+    assert!((24..40).contains(&far[0]) && (48..64).contains(&far[1]), "{seen}");
+    assert!(own.iter().all(|it| number(it, "local_bytes") <= number(&seen, "local_bytes_budget")), "{seen}");
+    let text =
+        place.run(&mut place.hanare(["top", "--once", "--interval", "100ms", "--pid", &run.pid().to_string()])).text();
+    assert_eq!(text.lines().filter(|line| line.ends_with(" touch")).count(), 2, "{text}");
+    run.signal(Signal::TERM);
+    run.finish(PATIENCE);
 }
 
 #[test]

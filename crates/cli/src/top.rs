@@ -2,6 +2,7 @@
 
 mod columns;
 mod lines;
+mod members;
 mod screen;
 mod servers;
 mod terminal;
@@ -161,6 +162,10 @@ impl View {
             lines.push(nothing());
         } else {
             lines.extend(columns::table(lines::COLUMNS, &self.runs, width));
+        }
+        if let [run] = self.runs.as_slice() {
+            lines.push(String::new());
+            lines.extend(columns::table(members::MEMBERS, &run.processes, width));
         }
         if !self.servers.is_empty() {
             lines.push(String::new());

@@ -7,6 +7,7 @@ use hanare::counters::Snapshot;
 use serde::Serialize;
 
 use super::columns::{Column, clock, count, size, time};
+use super::members::{Member, Seen};
 use crate::report::{faults, mode_name};
 use crate::watch::processes::{self, Process};
 use crate::watch::rates::Rates;
@@ -47,16 +48,6 @@ pub(super) struct RunLine {
     /// The program's threads, without Hanare's.
     threads: u32,
     pub(super) processes: Vec<Member>,
-}
-
-/// A process of a run.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub(super) struct Member {
-    pid: u32,
-    parent_pid: u32,
-    program: String,
-    threads: u32,
-    resident_bytes: u64,
 }
 
 /// The columns for runs, in the order in which they are shown.
@@ -146,16 +137,7 @@ pub(super) const COLUMNS: &[Column<RunLine>] = &[
     Column { title: "PROGRAM", width: 8, rank: 0, cell: |run| run.program.clone(), key: |_| 0.0 },
 ];
 
-/// The columns for the processes of a run.
-pub(super) const MEMBERS: &[Column<Member>] = &[
-    Column { title: "PID", width: 7, rank: 0, cell: |it| it.pid.to_string(), key: |_| 0.0 },
-    Column { title: "PARENT", width: 7, rank: 3, cell: |it| it.parent_pid.to_string(), key: |_| 0.0 },
-    Column { title: "RES", width: 5, rank: 1, cell: |it| size(it.resident_bytes as f64), key: |_| 0.0 },
-    Column { title: "THR", width: 4, rank: 2, cell: |it| it.threads.to_string(), key: |_| 0.0 },
-    Column { title: "PROCESS", width: 8, rank: 0, cell: |it| it.program.clone(), key: |_| 0.0 },
-];
-
-fn or_dash(value: Option<f64>, shown: fn(f64) -> String) -> String {
+pub(super) fn or_dash(value: Option<f64>, shown: fn(f64) -> String) -> String {
     value.map_or("-".to_owned(), shown)
 }
 
@@ -163,14 +145,14 @@ fn known(value: Option<f64>) -> f64 {
     value.unwrap_or(-1.0)
 }
 
-fn percent(share: f64) -> String {
+pub(super) fn percent(share: f64) -> String {
     format!("{:.0}%", share * 100.0)
 }
 
 /// Reads runs again and again, and knows what they were at the last reading.
 pub(super) struct Watcher {
     only: Option<u32>,
-    before: HashMap<Id, (Snapshot, Instant)>,
+    before: HashMap<Id, (Snapshot, Seen, Instant)>,
 }
 
 impl Watcher {
@@ -186,9 +168,13 @@ impl Watcher {
         let mut lines = Vec::new();
         for run in &found.runs {
             let (seen, at) = (run.stats.snapshot(), Instant::now());
-            let rates = self.before.get(&run.id).map(|(old, since)| Rates::between(old, &seen, at - *since));
-            lines.push(RunLine::new(run, &seen, rates));
-            now.insert(run.id, (seen, at));
+            let each: Seen = run.stats.processes().into_iter().map(|figures| (figures.pid, figures)).collect();
+            let before = self.before.get(&run.id);
+            let rates = before.map(|(old, _, since)| Rates::between(old, &seen, at - *since));
+            let past = before.map(|(_, old, since)| (old, at - *since));
+            let members = run.processes.iter().map(|process| Member::new(process, &each, past)).collect();
+            lines.push(RunLine::new(run, &seen, rates, members));
+            now.insert(run.id, (seen, each, at));
         }
         self.before = now;
         (lines, found.notes)
@@ -196,7 +182,7 @@ impl Watcher {
 }
 
 impl RunLine {
-    fn new(run: &Run, seen: &Snapshot, rates: Option<Rates>) -> RunLine {
+    fn new(run: &Run, seen: &Snapshot, rates: Option<Rates>, processes: Vec<Member>) -> RunLine {
         let first = run.supervisor.as_ref().or(run.program.as_ref());
         let threads = processes::program_threads(&run.processes);
         RunLine {
@@ -224,19 +210,7 @@ impl RunLine {
             bytes_out: seen.bytes_out,
             swap_s: seen.swap_ns as f64 / 1e9,
             threads,
-            processes: run.processes.iter().map(Member::new).collect(),
-        }
-    }
-}
-
-impl Member {
-    fn new(process: &Process) -> Member {
-        Member {
-            pid: process.pid,
-            parent_pid: process.parent,
-            program: process.name(),
-            threads: process.threads,
-            resident_bytes: process.resident_bytes,
+            processes,
         }
     }
 }
@@ -265,6 +239,7 @@ pub(super) fn example(pid: u32, program: &str, faults_per_s: f64) -> RunLine {
             program: program.to_owned(),
             threads: 5,
             resident_bytes: 1 << 20,
+            ..Member::default()
         }],
         ..RunLine::default()
     }

@@ -7,7 +7,8 @@ use ratatui::text::Line;
 use ratatui::widgets::Paragraph;
 
 use super::columns::{Column, count, fitting, size, table};
-use super::lines::{COLUMNS, MEMBERS, RunLine};
+use super::lines::{COLUMNS, RunLine};
+use super::members::MEMBERS;
 use super::{View, nothing, servers};
 use crate::watch::runs::Id;
 
@@ -31,7 +32,8 @@ LOCAL    far pages in local memory
 BUDGET   limit of LOCAL
 FAR      far memory allocated
 NEAR     private memory that is not far
-PROC THR processes and their threads";
+PROC THR processes and their threads
+RES      resident memory of a process";
 
 /// The state of the screen.
 pub(super) struct Screen {
