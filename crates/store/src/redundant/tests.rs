@@ -24,6 +24,8 @@ struct Program {
     frames: Mapping,
     free: LockCell<Vec<FrameId>>,
     free_count: AtomicU32,
+    /// Whether a write of each unit is in progress. A pager reads such a unit from its frame.
+    is_writing: Vec<AtomicBool>,
     arrived: AtomicU32,
     is_over: AtomicBool,
     error: OnceLock<String>,
@@ -138,6 +140,7 @@ impl Run {
             frames: Mapping::anonymous((SMALL + WIDE * BLOCK) as usize * PAGE).expect("memory"),
             free_count: AtomicU32::new(free.len() as u32),
             free: LockCell::new(free),
+            is_writing: (0..UNITS).map(|_| AtomicBool::new(false)).collect(),
             arrived: AtomicU32::new(0),
             is_over: AtomicBool::new(false),
             error: OnceLock::new(),
@@ -185,6 +188,7 @@ impl Run {
         let count = if is_wide { BLOCK } else { 1 };
         let at = program.frame(frame);
         for unit in unit..unit + count {
+            program.is_writing[unit as usize].store(true, Release);
             self.versions[unit as usize] = self.versions[unit as usize].wrapping_add(1).max(1);
         }
         for (index, unit) in (unit..unit + count).enumerate() {
@@ -206,19 +210,22 @@ impl Run {
         self.until("the end of the writes", || self.program.free_count.load(Acquire) == SMALL + WIDE);
     }
 
-    /// Reads all written units in runs of up to `most`, and checks their bytes.
+    /// Reads all written units in runs of up to `most`, and checks their bytes. Leaves out units that are being written.
     fn check_all(&self, most: u32) {
         // SAFETY: no read is in progress, so only this thread uses the memory.
         unsafe { self.program.memory.as_ptr().write_bytes(0xee, UNITS as usize * PAGE) };
         self.program.arrived.store(0, Release);
         let mut asked = 0;
+        let mut was_asked = vec![false; UNITS as usize];
         let mut unit = 0;
         while unit < UNITS {
-            let held = |unit: &u32| self.versions[*unit as usize] != 0;
+            let is_writing = |unit: u32| self.program.is_writing[unit as usize].load(Acquire);
+            let held = |unit: &u32| self.versions[*unit as usize] != 0 && !is_writing(*unit);
             let count = (unit..UNITS).take(most as usize).take_while(held).count() as u32;
             if count > 0 {
                 let count = self.store.reach(PageId(unit), count);
                 self.read(unit, count);
+                was_asked[unit as usize..(unit + count) as usize].fill(true);
                 asked += count;
                 unit += count;
             } else {
@@ -229,7 +236,7 @@ impl Run {
             self.receive();
             self.program.arrived.load(Acquire) == asked
         });
-        for unit in (0..UNITS).filter(|&unit| self.versions[unit as usize] != 0) {
+        for unit in (0..UNITS).filter(|&unit| was_asked[unit as usize]) {
             let version = self.versions[unit as usize];
             // SAFETY: the page has arrived, so only this thread uses it.
             let page = unsafe { std::slice::from_raw_parts(self.program.page(unit), PAGE) };
@@ -301,7 +308,9 @@ impl Run {
 
 fn work(store: &'static Kind, program: &'static Program, mut worker: Worker) {
     while !program.is_over.load(Acquire) {
-        let mut ended = |_, frame, _| {
+        let mut ended = |page: PageId, frame: FrameId, _| {
+            let count = if frame.wide { BLOCK } else { 1 };
+            (page.0..page.0 + count).for_each(|unit| program.is_writing[unit as usize].store(false, Release));
             program.free.lock().push(frame);
             program.free_count.fetch_add(1, AcqRel);
         };
