@@ -27,6 +27,8 @@ const WAITING_MAX: usize = 256;
 const ASIDE_MAX: usize = 256;
 /// Number of waiting rounds, about 5 us each, in which the handler polls the link. In later rounds, it sleeps.
 const ROUNDS_POLLING: u32 = 60;
+/// Longest sleep of the handler while several servers are to answer for a page. Slow answers are noticed after it.
+const SLEEP: Duration = Duration::from_micros(200);
 /// Number of rounds after which the handler stops waiting for the page of a fault. By then, the page must have arrived
 /// and been evicted again between two rounds.
 const ROUNDS_MAX: u32 = 10_000;
@@ -67,14 +69,16 @@ pub(crate) fn run(engine: &'static Engine, first_thread: Option<CpuCell>) {
         waiting: Vec::with_capacity(WAITING_MAX),
         aside: Vec::with_capacity(ASIDE_MAX),
     };
+    let mut has_events = true;
     loop {
-        let served = handler.serve_new() + handler.serve_aside();
+        let new = if has_events { handler.serve_new() } else { 0 };
+        let served = new + handler.serve_aside();
         handler.settle();
-        if handler.waiting.is_empty() && served == 0 {
-            handler.idle();
-        } else if !handler.waiting.is_empty() {
-            handler.receive();
-        }
+        has_events = match handler.waiting.is_empty() {
+            true if served > 0 => true,
+            true => handler.idle(),
+            false => handler.receive(),
+        };
     }
 }
 
@@ -206,10 +210,10 @@ impl Handler {
     }
 
     /// Sleeps until a new fault is reported, a prefetched page arrives, a turn ends, or a time limit passes. Receives the
-    /// pages that have arrived, if there is no new fault.
-    fn idle(&self) {
-        let arriving = self.engine.store().arriving();
-        let limit = if arriving.is_some() { Duration::from_millis(2) } else { Duration::from_millis(500) };
+    /// pages that have arrived, if there is no new fault. Returns whether there may be one.
+    fn idle(&self) -> bool {
+        let mut arriving = self.engine.store().arriving().peekable();
+        let limit = if arriving.peek().is_some() { Duration::from_millis(2) } else { Duration::from_millis(500) };
         let now = now_ns();
         let turn = self.aside.iter().find_map(|fault| self.engine.turns.until(fault.thread, fault.since_ns, now));
         let timeout = turn.map_or(limit, |until| limit.min(Duration::from_nanos(until - now)));
@@ -217,25 +221,35 @@ impl Handler {
         if !ready.events {
             self.engine.receive(Wait::Now);
         }
+        ready.events
     }
 
     /// Receives the pages of the waiting faults. Polls in the first rounds, and sleeps in later ones. Each sleep is
-    /// short, so that a new fault does not wait long.
-    fn receive(&self) {
+    /// short, so that a new fault does not wait long. Sleeps in the first rounds, too, if several servers answer for each
+    /// page. Returns whether there may be a new fault.
+    fn receive(&self) -> bool {
+        if self.engine.store().is_split() {
+            let ready = self.wait(self.engine.store().arriving(), SLEEP);
+            if ready.other || !ready.events {
+                self.engine.receive(Wait::Now);
+            }
+            return ready.events;
+        }
         let rounds = self.waiting.iter().map(|waiting| waiting.rounds).min().unwrap_or(0);
         let wait = match rounds < ROUNDS_POLLING {
             true => Wait::Spin { iterations: 20 },
             false => Wait::Block { timeout: Duration::from_millis(1) },
         };
         match self.engine.receive(wait) {
-            Polled::Received => return,
-            Polled::Busy if rounds < ROUNDS_POLLING => return,
+            Polled::Received => return true,
+            Polled::Busy if rounds < ROUNDS_POLLING => return true,
             Polled::Busy | Polled::Idle => {}
         }
-        self.wait(None, Duration::from_micros(200));
+        self.wait([], Duration::from_micros(200));
+        true
     }
 
-    fn wait(&self, arriving: Option<BorrowedFd<'_>>, timeout: Duration) -> uffd::Ready {
+    fn wait<'a>(&'a self, arriving: impl IntoIterator<Item = BorrowedFd<'a>>, timeout: Duration) -> uffd::Ready {
         self.uffd.wait(arriving, Some(timeout)).unwrap_or_else(|errno| lost_trap(errno))
     }
 }

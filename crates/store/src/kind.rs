@@ -155,16 +155,23 @@ impl Kind {
         }
     }
 
-    /// Returns the link on which a page is expected. A thread can sleep on this link until the page arrives. It may
-    /// sleep only after a poll has found nothing, because bytes that were already received do not make the link
-    /// readable.
+    /// Returns the links on which pages are expected. A thread can sleep on these links until a page arrives. It may sleep
+    /// only after a poll has found nothing, because bytes that were already received do not make a link readable.
+    pub fn arriving(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let (remote, redundant) = match self {
+            Kind::Slots(_) => (None, None),
+            Kind::Remote(remote) => (Some(remote), None),
+            Kind::Redundant(redundant) => (None, Some(redundant)),
+        };
+        let remote = remote.into_iter().flat_map(|remote| remote.arriving());
+        remote.chain(redundant.into_iter().flat_map(|redundant| redundant.arriving()))
+    }
+
+    /// Checks whether a thread that waits for a page should sleep at once, and not poll first. Several servers answer for
+    /// each page then.
     #[must_use]
-    pub fn arriving(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Kind::Slots(_) => None,
-            Kind::Remote(remote) => remote.arriving(),
-            Kind::Redundant(redundant) => redundant.arriving(),
-        }
+    pub fn is_split(&self) -> bool {
+        matches!(self, Kind::Redundant(_))
     }
 
     /// Does a part of a worker's work. Calls `ended` for each write that has ended, with false if the store held the same

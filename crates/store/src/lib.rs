@@ -97,8 +97,15 @@ pub struct Read {
 /// Receives the bytes of reads.
 pub trait Take {
     /// Returns memory for all bytes of a read. No other code accesses this memory. Returns `None` if the store must
-    /// pass the bytes to [`Take::part`].
+    /// pass the bytes to [`Take::part`]. The store asks once, when the read begins or its bytes arrive. It may tell another
+    /// taker that the bytes are there.
     fn place(&mut self, read: &Read) -> Option<*mut u8>;
+
+    /// Returns how many bytes lie between the first bytes of two adjacent pages in the memory that [`Take::place`] has
+    /// returned last: `unit_bytes`, the length of a page, or more.
+    fn stride(&self, unit_bytes: usize) -> usize {
+        unit_bytes
+    }
 
     /// Called when all bytes of the read are in the memory that [`Take::place`] returned.
     fn placed(&mut self, read: &Read);

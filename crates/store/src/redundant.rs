@@ -9,7 +9,6 @@
 //! link. The lock order is: a member's receiving end, the machine, a member's tables.
 
 use std::fmt;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering::*};
 use std::time::Duration;
 
@@ -34,6 +33,7 @@ mod news;
 mod pace;
 mod rebuilder;
 mod take;
+mod waiting;
 mod worker;
 
 #[cfg(test)]
@@ -49,6 +49,7 @@ use news::{News, Why};
 use pace::Pace;
 pub use rebuilder::Rebuilder;
 use take::Parts;
+use waiting::Turns;
 pub use worker::Copyist;
 
 /// The maximum number of parts of a page.
@@ -110,6 +111,7 @@ pub struct Redundant {
     buffers: Buffers,
     measures: Measures,
     pace: Pace,
+    turns: Turns,
     news: News,
     /// The address of the page in each frame that is being written.
     pages: Vec<AtomicUsize>,
@@ -204,6 +206,7 @@ impl Redundant {
             code: Code::new(measures.redundancy.data, measures.redundancy.parity),
             buffers,
             pace: Pace::new(),
+            turns: Turns::new(),
             pages: (0..measures.frames()).map(|_| AtomicUsize::new(0)).collect(),
             measures,
             pause: AtomicU8::new(GO_ON),
@@ -225,11 +228,6 @@ impl Redundant {
     /// Returns how many of these held base pages, from the first on, one read can fetch.
     pub(crate) fn reach(&self, first: PageId, count: u32) -> u32 {
         self.machine.lock().reach(first.0, count)
-    }
-
-    /// Returns a link on which a part is expected.
-    pub(crate) fn arriving(&self) -> Option<BorrowedFd<'_>> {
-        self.members.iter().filter_map(Member::there).find_map(Remote::arriving)
     }
 
     /// Returns an error if the run cannot go on.
@@ -355,25 +353,27 @@ impl Redundant {
         }
     }
 
-    /// Receives the parts that have arrived for any thread. Then waits for all links together if none has arrived.
+    /// Waits for all links together. Then receives the parts that have arrived for any thread.
     fn receive(&self, wait: Wait, take: &mut dyn Take) -> Polled {
         let (mut idle, mut any, mut came) = (true, false, false);
+        let has_turn = self.sleep_on_links(wait);
         for index in 0..self.members.len() {
-            if self.members[index].there().is_some_and(Remote::is_reading) {
+            // All replies that were received are passed on, because none of them makes the link readable again.
+            while let Some(remote) = self.members[index].there().filter(|remote| remote.is_reading()) {
                 let (polled, has_come) = self.poll_member(index, Turn::Receive(Wait::Now), take);
                 idle = false;
                 any |= polled != Polled::Busy;
                 came |= has_come;
+                if !has_come || !remote.holds_more() {
+                    break;
+                }
             }
         }
         self.send_requests();
         if !came {
             self.hedge();
-            if any {
-                self.wait_for_any(wait);
-            }
         }
-        match (idle, any) {
+        match (idle, any && (came || has_turn)) {
             (true, _) => Polled::Idle,
             (_, true) => Polled::Received,
             (_, false) => Polled::Busy,
@@ -457,11 +457,13 @@ impl Redundant {
 }
 
 impl Store for Redundant {
-    fn read(&self, read: &Read, _: &mut dyn Take) -> Result<Begun, StoreError<'_>> {
+    fn read(&self, read: &Read, take: &mut dyn Take) -> Result<Begun, StoreError<'_>> {
+        let place = take.place(read);
         let mut machine = self.machine.lock();
         let Some(index) = machine.read(*read, read.page.0, self.measures.units_of(read.bytes)) else {
             return Ok(Begun::Full);
         };
+        self.buffers.begin(index, place);
         self.pace.begins(index, now_ns());
         self.check(&machine)?;
         drop(machine);

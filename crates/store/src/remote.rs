@@ -28,6 +28,7 @@ use crate::{Ask, Begun, Polled, Read, Room, Saved, Store, StoreError, Take, Tell
 mod again;
 mod places;
 mod room;
+mod scatter;
 mod silence;
 #[cfg(test)]
 mod tests;
@@ -38,6 +39,7 @@ use again::Presence;
 pub(crate) use again::passes;
 pub use places::{Guarding, Shape};
 use places::{Places, WriteBack};
+use scatter::Scattered;
 pub use writer::Sender;
 pub(crate) use writer::WriteEnd;
 
@@ -71,6 +73,8 @@ struct Server {
     requests: LockCell<Requests>,
     replies: LockCell<Replies>,
     reads_in_flight: AtomicU32,
+    /// Whether the receiving end holds a further reply, or a part of one, that does not make the link readable.
+    holds_more: AtomicBool,
     presence: Presence,
     /// The time of the last reply on the clock of [`Remote::awake`].
     last_reply_ns: AtomicU64,
@@ -144,6 +148,7 @@ impl Server {
             requests: LockCell::new(Requests { link, expected: VecDeque::with_capacity(EXPECTED_MAX) }),
             replies: LockCell::new(Replies { link: replies, bounce }),
             reads_in_flight: AtomicU32::new(0),
+            holds_more: AtomicBool::new(false),
             presence: Presence::default(),
             last_reply_ns: AtomicU64::new(0),
             owes_ack_ns: AtomicU64::new(0),
@@ -286,12 +291,8 @@ impl Remote {
                 lost.iter().for_each(|server| server.presence.nap(Wait::Block { timeout }));
             }
             Wait::Block { timeout } => {
-                let reading = self.servers.iter().filter(|server| server.is_arriving());
-                // SAFETY: a link that is replaced hands its number on, and links stay open until the process ends. So
-                // the descriptor is valid.
-                let links = reading.map(|server| unsafe { BorrowedFd::borrow_raw(server.link_fd) });
                 // Ignored: if the wait fails, the caller checks the links again at once.
-                let (Ok(()) | Err(_)) = ready::wait_readable(links, timeout);
+                let (Ok(()) | Err(_)) = ready::wait_readable(self.arriving(), timeout);
             }
         }
     }
@@ -307,14 +308,13 @@ impl Remote {
         self.servers.iter().any(|server| server.reads_in_flight.load(Acquire) > 0)
     }
 
-    /// Returns the link on which a page is expected. A thread can sleep on this link until the page arrives. It may
-    /// sleep only after a poll has found nothing, because bytes that were already received do not make the link
-    /// readable.
-    pub(crate) fn arriving(&self) -> Option<BorrowedFd<'_>> {
-        let server = self.servers.iter().find(|server| server.is_arriving())?;
+    /// Returns the links on which pages are expected. A thread can sleep on these links until a page arrives. It may sleep
+    /// only after a poll has found nothing, because bytes that were already received do not make a link readable.
+    pub(crate) fn arriving(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         // SAFETY: a link that is replaced hands its number on, and links stay open until the process ends. So the
         // descriptor is valid.
-        Some(unsafe { BorrowedFd::borrow_raw(server.link_fd) })
+        let link = |server: &Server| unsafe { BorrowedFd::borrow_raw(server.link_fd) };
+        self.servers.iter().filter(|server| server.is_arriving()).map(link)
     }
 
     /// Receives one reply from one server, if there is one.
@@ -333,7 +333,10 @@ impl Remote {
             Ok(Some(header)) => header,
             Ok(None) => return self.check_reads(index, looked_ns).map(|()| Received::Nothing),
             Err(source) => match self.failed(server, source, take) {
-                Ok(received) => return Ok(received),
+                Ok(received) => {
+                    server.holds_more.store(link.holds_more(), Relaxed);
+                    return Ok(received);
+                }
                 Err(source) => return self.loses(index, source).map(|()| Received::Nothing),
             },
         };
@@ -345,15 +348,16 @@ impl Remote {
         let len = read.bytes as usize;
         let place = take.place(&read);
         let to = place.unwrap_or(*bounce as *mut u8);
-        // SAFETY: `to` has `len` bytes. `to` is memory of the taker that no other code accesses, or it is the bounce
-        // buffer. The lock held here protects that buffer.
-        let into = unsafe { std::slice::from_raw_parts_mut(to, len) };
-        if let Err(source) = link.receive_payload(into) {
+        let stride = if place.is_some() { take.stride(self.unit_bytes) } else { self.unit_bytes };
+        // SAFETY: `to` has room for all units of the read at this distance. It is memory of the taker that no other code
+        // accesses, or it is the bounce buffer. The lock held here protects that buffer.
+        let mut into = unsafe { Scattered::new(to, len, self.unit_bytes, stride) };
+        if let Err(source) = into.receive(link) {
             // If the server comes back, the page is asked for again, before those behind it.
             server.requests.lock().expected.push_front(read);
             return self.loses(index, source).map(|()| Received::Nothing);
         }
-        let opened = self.guard.open(read.page.0, into);
+        let opened = into.open(&self.guard, read.page.0);
         match place {
             _ if opened.is_err() => {}
             Some(_) => take.placed(&read),
@@ -364,6 +368,7 @@ impl Remote {
         // still be used.
         server.last_reply_ns.store(self.awake.now_ns(), Relaxed);
         server.reads_in_flight.fetch_sub(1, AcqRel);
+        server.holds_more.store(link.holds_more(), Relaxed);
         drop(replies);
         if let Err(Damaged { unit }) = opened {
             return Err(StoreError::Damaged { server: &server.name, page: unit, read });
@@ -397,6 +402,11 @@ impl Remote {
     /// Asks the only server for a range that it holds. Returns [`Begun::Full`] if too many reads are in progress.
     pub(crate) fn ask(&self, read: &Read) -> Result<Begun, StoreError<'_>> {
         self.request(0, read)
+    }
+
+    /// Checks whether a further reply has arrived together with the last one. The link is not readable then.
+    pub(crate) fn holds_more(&self) -> bool {
+        self.servers.iter().any(|server| server.holds_more.load(Relaxed))
     }
 
     /// Closes the links of all servers. Threads that wait for a server end their waits with an error. The descriptors

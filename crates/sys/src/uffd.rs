@@ -14,7 +14,7 @@
 
 use crate::descriptors;
 use crate::raw::{self, Errno};
-use crate::ready;
+use crate::ready::{self, WAITED_MAX};
 use crate::refuse::{self, Call};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -357,26 +357,29 @@ impl Uffd {
         Ok(count)
     }
 
-    /// Sleeps until an event is pending, `other` is readable, or `timeout` has passed. A signal may end the sleep
-    /// early. After a timeout or a signal, the result says that nothing is ready. If the kernel refuses to wait
-    /// ([`ready::nap`]), this call naps, and the result says that both are ready.
+    /// Sleeps until an event is pending, one of the first [`WAITED_MAX`] `others` is readable, or `timeout` has passed. A
+    /// signal may end the sleep early. After a timeout or a signal, the result says that nothing is ready. If the kernel
+    /// refuses to wait ([`ready::nap`]), this call naps, and the result says that all are ready.
     ///
     /// # Errors
     /// `EBADF` if this userfaultfd's descriptor is closed. `ENOMEM` if the kernel has no memory.
-    pub fn wait(&self, other: Option<BorrowedFd<'_>>, timeout: Option<Duration>) -> Result<Ready, Errno> {
+    pub fn wait<'a>(
+        &'a self,
+        others: impl IntoIterator<Item = BorrowedFd<'a>>,
+        timeout: Option<Duration>,
+    ) -> Result<Ready, Errno> {
         let limit = timeout.and_then(|time| Timespec::try_from(time).ok());
-        let mut fds = [
-            PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(other.unwrap_or(self.fd.as_fd()), PollFlags::IN),
-        ];
-        let used = if other.is_some() { 2 } else { 1 };
+        let mut fds: [PollFd<'a>; 1 + WAITED_MAX] =
+            std::array::from_fn(|_| PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN));
+        let others = fds[1..].iter_mut().zip(others);
+        let used = 1 + others.map(|(place, fd)| *place = PollFd::from_borrowed_fd(fd, PollFlags::IN)).count();
         let mut poll = || rustix::event::poll(&mut fds[..used], limit.as_ref()).map_err(Errno::from);
         match refuse::draw(Call::Poll).and_then(|()| poll()) {
             Ok(_) => {}
             Err(Errno(libc::EINTR | libc::EAGAIN)) => return Ok(Ready::default()),
             Err(Errno(libc::EINVAL)) => {
                 ready::nap(timeout.unwrap_or(Duration::MAX));
-                return Ok(Ready { events: true, other: used == 2 });
+                return Ok(Ready { events: true, other: used > 1 });
             }
             Err(errno) => return Err(errno),
         }
@@ -384,7 +387,7 @@ impl Uffd {
             return Err(Errno(libc::EBADF));
         }
         let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
-        Ok(Ready { events: ready(&fds[0]), other: used == 2 && ready(&fds[1]) })
+        Ok(Ready { events: ready(&fds[0]), other: fds[1..used].iter().any(ready) })
     }
 
     /// Makes an ioctl on this userfaultfd.

@@ -319,9 +319,12 @@ fn wait_tells_events_from_the_other_descriptor() {
     let other = Some(std::os::fd::AsFd::as_fd(&reader));
     let nothing = uffd.wait(other, Some(Duration::from_millis(1))).unwrap();
     assert!(!nothing.events && !nothing.other);
+    let (quiet, _silent) = rustix::pipe::pipe().unwrap();
     drop(writer);
     let hung_up = uffd.wait(other, Some(PATIENCE)).unwrap();
     assert!(!hung_up.events && hung_up.other);
+    let second = [&quiet, &reader].map(std::os::fd::AsFd::as_fd);
+    assert!(uffd.wait(second, Some(PATIENCE)).unwrap().other, "any of several ends the wait");
     let addr = far.addr();
     let reply = toucher(move || read(addr));
     reply.recv_timeout(PATIENCE).unwrap();

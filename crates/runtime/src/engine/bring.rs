@@ -91,6 +91,8 @@ impl<V: View, S: Store> Take for In<'_, V, S> {
         if read.frame.is_none() {
             self.engine.notify(read.page, read.count);
         }
+        // The store may have asked another receiver for the place of the next read.
+        self.certain = true;
     }
 
     fn spare(&mut self) -> *mut u8 {

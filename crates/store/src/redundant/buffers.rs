@@ -1,10 +1,16 @@
 //! The memory of a redundant store: the parts of pages that arrive or leave. All of it is reserved at the start. The
 //! kernel gives memory only for what is used.
+//!
+//! The data parts of a page for the program are received at their places in the destination of the read. This is memory of
+//! the reader, or a buffer of the read. The read owns it from its begin to its end (see the invariants of
+//! [`machine`](super::machine)).
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use hanare_sys::map::{MapError, Mapping};
 
 use super::code::Code;
-use super::machine::{JOBS, READS, Reading, parts_of};
+use super::machine::{JOBS, Landing, READS, Reading, parts_of};
 use super::{Measures, PARTS_MAX};
 
 /// The buffers.
@@ -12,6 +18,8 @@ pub(super) struct Buffers {
     measures: Measures,
     /// For each read, room for K parts of all its units, and then for all its bytes.
     reads: Mapping,
+    /// For each read, the address of the reader's memory for all bytes. 0 if the read's buffer is its destination.
+    places: [AtomicUsize; READS],
     /// For each frame, room for K + M parts of its page. Copies are sent from the frame itself.
     frames: Mapping,
     /// For each job, room for the part that it computes.
@@ -25,6 +33,7 @@ impl Buffers {
         Ok(Self {
             measures: *measures,
             reads: Mapping::reserve(READS * 2 * measures.read_bytes, align)?,
+            places: [const { AtomicUsize::new(0) }; READS],
             frames: Mapping::reserve(of_frames.max(1), align)?,
             jobs: Mapping::reserve(JOBS * job_bytes(measures), align)?,
         })
@@ -40,42 +49,60 @@ impl Buffers {
         self.reads.as_ptr().wrapping_add(at)
     }
 
-    /// Returns the address of the memory in which the bytes of a read are gathered.
-    pub(super) fn page(&self, read: u16) -> *mut u8 {
-        debug_assert!(usize::from(read) < READS);
-        self.reads.as_ptr().wrapping_add((usize::from(read) * 2 + 1) * self.measures.read_bytes)
+    /// Takes note of the destination of a read that begins: the reader's memory, or the read's buffer. The caller holds the
+    /// machine, so each thread that gets an answer to the read knows the destination.
+    pub(super) fn begin(&self, read: u16, place: Option<*mut u8>) {
+        self.places[usize::from(read)].store(place.map_or(0, |place| place as usize), Relaxed);
     }
 
-    /// Calls `work` with the parts of a segment that are here, in ascending order, each of `bytes` bytes.
-    fn with_parts<T>(&self, read: u16, reading: &Reading, bytes: usize, work: impl FnOnce(&[&[u8]]) -> T) -> T {
+    /// Checks whether the destination of a read is the reader's memory.
+    pub(super) fn is_at_reader(&self, read: u16) -> bool {
+        self.places[usize::from(read)].load(Relaxed) != 0
+    }
+
+    /// Returns the address of the memory for all bytes of a read.
+    pub(super) fn destination(&self, read: u16) -> *mut u8 {
+        debug_assert!(usize::from(read) < READS);
+        match self.places[usize::from(read)].load(Relaxed) {
+            0 => self.reads.as_ptr().wrapping_add((usize::from(read) * 2 + 1) * self.measures.read_bytes),
+            place => place as *mut u8,
+        }
+    }
+
+    /// Returns the address of a data part of a segment's first unit. The parts of its other units follow, each a unit
+    /// further.
+    pub(super) fn place(&self, read: u16, reading: &Reading, part: u8) -> *mut u8 {
+        let (done, _) = reading.segment();
+        let at = done as usize * self.measures.shape.unit_bytes + usize::from(part) * self.measures.part_bytes;
+        self.destination(read).wrapping_add(at)
+    }
+
+    /// Calls `work` with the parts of a segment that are in regions, in ascending order, each of `bytes` bytes.
+    fn with_regions<T>(&self, read: u16, reading: &Reading, bytes: usize, work: impl FnOnce(&[&[u8]]) -> T) -> T {
         let mut regions: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];
         let mut count = 0;
-        for (place, part) in regions.iter_mut().zip(parts_of(reading.here())) {
-            let at = self.region(read, reading.region(part)).cast_const();
+        for part in parts_of(reading.here()) {
+            let Landing::Region(region) = reading.landing(part) else { continue };
+            let at = self.region(read, region).cast_const();
             // SAFETY: the region has room for one part of all units of a read. Its bytes are here, so no thread receives
             // into it. The read is not over, so the region is not used for another one.
-            *place = unsafe { std::slice::from_raw_parts(at, bytes) };
+            regions[count] = unsafe { std::slice::from_raw_parts(at, bytes) };
             count += 1;
         }
         work(&regions[..count])
     }
 
-    /// Computes the units of a segment from its parts.
-    pub(super) fn decode(&self, code: &Code, read: u16, reading: &Reading, page: &mut [u8]) {
-        let unit_bytes = self.measures.shape.unit_bytes;
-        self.with_parts(read, reading, page.len() / self.measures.data(), |parts| {
-            code.decode(reading.here(), parts, unit_bytes, page);
+    /// Computes the missing parts of a segment. K parts of it are here.
+    pub(super) fn complete(&self, code: &Code, read: u16, reading: &Reading) {
+        let Measures { shape, part_bytes, .. } = self.measures;
+        let (_, len) = reading.segment();
+        let to = self.place(read, reading, 0);
+        // SAFETY: the destination has room for all bytes of the read. K parts of the segment are here, so no thread
+        // receives into the destination, and only the thread that has received the last of them uses it.
+        let page = unsafe { std::slice::from_raw_parts_mut(to, len as usize * shape.unit_bytes) };
+        self.with_regions(read, reading, len as usize * part_bytes, |others| {
+            code.complete(reading.here(), others, shape.unit_bytes, page);
         });
-    }
-
-    /// Computes the units of a segment into the memory in which the read is gathered. They begin `at` bytes after the
-    /// read's first byte.
-    pub(super) fn decode_at(&self, code: &Code, read: u16, reading: &Reading, at: usize, bytes: usize) {
-        debug_assert!(at + bytes <= self.measures.read_bytes);
-        let to = self.page(read).wrapping_add(at);
-        // SAFETY: the memory has room for all bytes of the read. Only the thread that has completed the segment uses it.
-        let page = unsafe { std::slice::from_raw_parts_mut(to, bytes) };
-        self.decode(code, read, reading, page);
     }
 
     // ---- writes ----------------------------------------------------------------------------------------------------
@@ -119,7 +146,7 @@ impl Buffers {
         // SAFETY: the job has its own range. Its last write has ended, so no sender reads the range. Only the rebuilder
         // computes.
         let out = unsafe { std::slice::from_raw_parts_mut(self.job(job).cast_mut(), bytes) };
-        self.with_parts(read, reading, bytes, |parts| code.part(reading.here(), parts, part, out));
+        self.with_regions(read, reading, bytes, |parts| code.part(reading.here(), parts, part, out));
     }
 }
 

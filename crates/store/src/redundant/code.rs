@@ -7,6 +7,7 @@
 //! The coefficients for every choice of K parts are computed once. So a read that has lost a part allocates nothing,
 //! takes no lock and inverts no matrix.
 
+use super::machine::parts_of;
 use super::{DATA_MAX, PARTS_MAX};
 
 /// The field's polynomial x^8 + x^4 + x^3 + x^2 + 1, without its highest term.
@@ -104,15 +105,25 @@ impl Code {
         }
     }
 
-    /// Computes a page of whole units from the parts in the mask `have`. `regions` has their bytes, in the order of the
-    /// parts.
-    pub(super) fn decode(&self, have: u8, regions: &[&[u8]], unit_bytes: usize, page: &mut [u8]) {
+    /// Completes a page of whole units from the parts in the mask `have`. The data parts among them are at their places in
+    /// the page. `others` has the bytes of the parity parts among them, in ascending order. A copy of a whole page is at
+    /// the page's place, too.
+    pub(super) fn complete(&self, have: u8, others: &[&[u8]], unit_bytes: usize, page: &mut [u8]) {
+        let missing = ((1_u16 << self.data) - 1) as u8 & !have;
+        if missing == 0 || self.data == 1 {
+            return;
+        }
         let part_bytes = unit_bytes / self.data;
         for (index, unit) in page.chunks_exact_mut(unit_bytes).enumerate() {
-            for (part, out) in unit.chunks_exact_mut(part_bytes).enumerate() {
-                let row = self.rows[usize::from(have)][part];
-                let at = index * part_bytes..(index + 1) * part_bytes;
-                combine(row, regions.iter().map(|region| &region[at.clone()]), out);
+            let at = index * part_bytes..(index + 1) * part_bytes;
+            let mut parts: [&mut [u8]; DATA_MAX] = Default::default();
+            parts.iter_mut().zip(unit.chunks_exact_mut(part_bytes)).for_each(|(place, part)| *place = part);
+            for part in parts_of(missing).map(usize::from) {
+                // No missing part is computed from another one.
+                let out = std::mem::take(&mut parts[part]);
+                let here = parts_of(have).filter_map(|part| parts[..self.data].get(usize::from(part)));
+                let others = others.iter().map(|region| &region[at.clone()]);
+                combine(self.rows[usize::from(have)][part], here.map(|part| &**part).chain(others), out);
             }
         }
     }
@@ -229,8 +240,16 @@ mod tests {
             {
                 let some: Vec<&[u8]> =
                     (0..parts).filter(|part| have >> part & 1 != 0).map(|part| regions[usize::from(part)]).collect();
-                let mut back = vec![0; page.len()];
-                code.decode(have, &some, UNIT, &mut back);
+                // A missing part's place may hold any bytes.
+                let mut back = vec![0xee; page.len()];
+                let placed: Vec<usize> =
+                    parts_of(have).map(usize::from).filter(|part| *part < usize::from(data) || data == 1).collect();
+                for (part, from) in placed.iter().zip(&some) {
+                    let at = if data == 1 { 0 } else { part * part_bytes };
+                    let units = back.chunks_exact_mut(UNIT).zip(from.chunks_exact(part_bytes));
+                    units.for_each(|(unit, from)| unit[at..at + part_bytes].copy_from_slice(from));
+                }
+                code.complete(have, &some[placed.len()..], UNIT, &mut back);
                 assert!(back == page, "{data}+{parity}, parts {have:b}");
                 for part in 0..parts {
                     let mut out = vec![0; 3 * part_bytes];

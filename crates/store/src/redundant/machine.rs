@@ -13,7 +13,8 @@
 //! - At most one write of a unit is under way at each server. A program's write waits here while a rebuilt part of the
 //!   same unit is on its way to the same server.
 //! - A rebuilt part becomes good only if the program neither wrote nor released the unit since its parts were asked for.
-//! - The buffers of a read are used again only after each part of it is here. So no thread still receives into them.
+//! - A read ends only after each part that a thread receives for it is here. An answer that arrives later goes nowhere. So
+//!   no thread writes to the destination of a read after its end, nor to its buffers when they are used again.
 
 use std::collections::VecDeque;
 
@@ -106,6 +107,8 @@ pub(super) enum Mistake {
     RebuildsStale,
     /// After a job, the servers drop what the program released before, and also what it wrote since.
     ReleasesLate,
+    /// An answer goes to its place although the read has all parts that it needs.
+    LandsLate,
 }
 
 /// The machine.
@@ -133,6 +136,8 @@ pub(super) struct Machine {
     frames_waiting: u32,
     reads: Vec<Reading>,
     free_reads: Vec<u16>,
+    /// The program's read that was begun last.
+    last_read: u16,
     serial: u32,
     jobs: [Job; JOBS],
     rebuilt_units: u64,
@@ -175,6 +180,7 @@ impl Machine {
             frames_waiting: 0,
             reads: vec![Reading::default(); READS],
             free_reads: (0..READS as u16).rev().collect(),
+            last_read: 0,
             serial: 0,
             jobs: [Job::default(); JOBS],
             rebuilt_units: 0,

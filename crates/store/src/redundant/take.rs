@@ -4,12 +4,10 @@ use std::sync::atomic::Ordering::Release;
 
 use hanare_paging::{FrameId, PageId};
 use hanare_sys::clock::now_ns;
-use hanare_sys::ready;
-use hanare_wire::Wait;
 
 use super::machine::{Arrived, Landing, Request, Ticket};
 use super::news::Why;
-use super::{Member, PARTS_MAX, Redundant};
+use super::{PARTS_MAX, Redundant};
 use crate::remote::Remote;
 use crate::{Read, Take};
 
@@ -39,8 +37,6 @@ pub(super) struct Parts<'a> {
     take: &'a mut dyn Take,
     /// The part that is arriving, and where it goes.
     arriving: Option<(Ticket, Landing)>,
-    /// The read of the program for which the part is.
-    whole: Option<Read>,
     has_come: bool,
     /// Whether the member did not give a part back that it should have.
     has_failed: bool,
@@ -48,7 +44,7 @@ pub(super) struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     pub(super) fn new(store: &'a Redundant, take: &'a mut dyn Take) -> Self {
-        Self { store, take, arriving: None, whole: None, has_come: false, has_failed: false }
+        Self { store, take, arriving: None, has_come: false, has_failed: false }
     }
 
     /// Checks whether any answer came.
@@ -80,10 +76,6 @@ impl<'a> Parts<'a> {
         self.store.notify_rebuilder();
         is_due
     }
-
-    fn straight(&self) -> Option<Read> {
-        self.arriving.filter(|(_, landing)| *landing == Landing::Straight).and(self.whole)
-    }
 }
 
 impl Take for Parts<'_> {
@@ -91,38 +83,37 @@ impl Take for Parts<'_> {
         let ticket = ticket_of(read);
         let mut machine = self.store.machine.lock();
         let landing = machine.arriving(ticket);
-        self.whole = if landing == Landing::Nowhere { None } else { machine.reading(ticket.read).whole };
+        let reading = machine.reading(ticket.read);
         drop(machine);
         self.arriving = Some((ticket, landing));
-        match (landing, self.whole) {
-            (Landing::Region(region), _) => Some(self.store.buffers.region(ticket.read, region)),
-            (Landing::Straight, Some(whole)) => self.take.place(&whole),
-            _ => None,
+        match landing {
+            Landing::Places(part) => Some(self.store.buffers.place(ticket.read, &reading, part)),
+            Landing::Region(region) => Some(self.store.buffers.region(ticket.read, region)),
+            Landing::Nowhere => None,
         }
     }
 
-    fn placed(&mut self, _: &Read) {
-        if let Some(whole) = self.straight() {
-            self.take.placed(&whole);
+    fn stride(&self, part_bytes: usize) -> usize {
+        match self.arriving {
+            Some((_, Landing::Places(_))) => self.store.measures.shape.unit_bytes,
+            _ => part_bytes,
         }
     }
 
-    unsafe fn part(&mut self, _: &Read, at: usize, from: *const u8, len: usize) {
-        if let Some(whole) = self.straight() {
-            // SAFETY: the caller promises `len` bytes at `from` that do not change. The part is the whole page.
-            unsafe { self.take.part(&whole, at, from, len) };
-        }
-    }
+    fn placed(&mut self, _: &Read) {}
+
+    /// Nobody needs these bytes.
+    unsafe fn part(&mut self, _: &Read, _: usize, _: *const u8, _: usize) {}
 
     fn arrived(&mut self, _: &Read) {
         self.has_come = true;
-        let Some((ticket, landing)) = self.arriving.take().filter(|(_, landing)| *landing != Landing::Nowhere) else {
+        let Some((ticket, _)) = self.arriving.take().filter(|(_, landing)| *landing != Landing::Nowhere) else {
             return;
         };
         let arrived = self.store.machine.lock().arrived(ticket);
         match arrived {
             Arrived::Nothing => {}
-            Arrived::Segment(read) => self.store.pass_on(read, landing, self.take),
+            Arrived::Segment(read) => self.store.pass_on(read, self.take),
             Arrived::Job(_) => self.store.notify_rebuilder(),
         }
     }
@@ -149,63 +140,21 @@ impl Redundant {
         }
     }
 
-    /// Waits until a part has arrived at any link.
-    pub(super) fn wait_for_any(&self, wait: Wait) {
-        match wait {
-            Wait::Now => {}
-            Wait::Spin { iterations } => (0..iterations).for_each(|_| std::hint::spin_loop()),
-            Wait::Block { timeout } => {
-                let reading = self.members.iter().filter_map(Member::there).filter(|remote| remote.is_reading());
-                // Ignored: if the wait fails, the caller checks the links again at once.
-                let (Ok(()) | Err(_)) = ready::wait_readable(reading.map(Remote::link), timeout);
-            }
-        }
-    }
-
     /// Passes a segment of a read on to the reader. Enough parts of it are here.
-    fn pass_on(&self, read: u16, landing: Landing, take: &mut dyn Take) {
+    fn pass_on(&self, read: u16, take: &mut dyn Take) {
         let reading = self.machine.lock().reading(read);
         let Some(whole) = reading.whole else { return };
-        if landing != Landing::Straight {
-            let (done, len) = reading.segment();
-            let unit_bytes = self.measures.shape.unit_bytes;
-            let (at, bytes) = (done as usize * unit_bytes, len as usize * unit_bytes);
-            let is_single = len == reading.units();
-            let is_last = done + len == reading.units();
-            match take.place(&whole).filter(|_| is_last) {
-                Some(place) if is_single => {
-                    // SAFETY: `place` is memory for all bytes of the read, and no other code accesses it. The segment
-                    // is the whole read.
-                    let page = unsafe { std::slice::from_raw_parts_mut(place, bytes) };
-                    self.buffers.decode(&self.code, read, &reading, page);
-                    take.placed(&whole);
-                }
-                place => {
-                    self.buffers.decode_at(&self.code, read, &reading, at, bytes);
-                    if is_last {
-                        self.hand_over(read, &whole, place, take);
-                    }
-                }
-            }
+        self.buffers.complete(&self.code, read, &reading);
+        if reading.is_last() && self.buffers.is_at_reader(read) {
+            take.placed(&whole);
+        } else if reading.is_last() {
+            let from = self.buffers.destination(read).cast_const();
+            // SAFETY: the buffer has the bytes of the read, and belongs to this thread until the read is over.
+            unsafe { take.part(&whole, 0, from, whole.bytes as usize) };
         }
         if self.machine.lock().passed_on(read) {
             self.pace.ends(read, now_ns());
             take.arrived(&whole);
-        }
-    }
-
-    /// Hands all bytes of a read over that were gathered in its buffer.
-    fn hand_over(&self, read: u16, whole: &Read, place: Option<*mut u8>, take: &mut dyn Take) {
-        let (from, len) = (self.buffers.page(read).cast_const(), whole.bytes as usize);
-        match place {
-            Some(place) => {
-                // SAFETY: `place` is memory for all bytes of the read, and no other code accesses it. The buffer of the
-                // read has room for all of them, and belongs to this thread until the read is over.
-                unsafe { hanare_sys::copy::copy(from, place, len) };
-                take.placed(whole);
-            }
-            // SAFETY: the buffer has the bytes of the read, and belongs to this thread until the read is over.
-            None => unsafe { take.part(whole, 0, from, len) },
         }
     }
 }

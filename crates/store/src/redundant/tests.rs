@@ -115,6 +115,10 @@ fn byte(unit: u32, version: u8, at: usize) -> u8 {
 
 impl Run {
     fn start(servers: &Servers, scheme: &str) -> Self {
+        Self::start_guarded(servers, scheme, Guarding::Sums)
+    }
+
+    fn start_guarded(servers: &Servers, scheme: &str, guarding: Guarding) -> Self {
         let redundancy = scheme.parse().expect("a redundancy");
         let target = Target::Servers {
             servers: servers.specs.clone(),
@@ -123,14 +127,8 @@ impl Run {
             copies: Copies { redundancy, allow_same_host: true },
         };
         let slot_bytes = BLOCK as usize * PAGE;
-        let shape = Shape {
-            units: UNITS,
-            unit_bytes: PAGE,
-            slot_bytes,
-            small_frames: SMALL,
-            wide_frames: WIDE,
-            guarding: Guarding::Sums,
-        };
+        let shape =
+            Shape { units: UNITS, unit_bytes: PAGE, slot_bytes, small_frames: SMALL, wide_frames: WIDE, guarding };
         static UPKEEP: AtomicU32 = AtomicU32::new(0);
         let (store, workers) = Kind::open(&target, shape, 1, &UPKEEP).expect("a store");
         let frames = (0..SMALL).map(|index| FrameId { wide: false, index });
@@ -370,6 +368,21 @@ fn parity_outlives_one_server_after_another() {
 fn two_parity_parts_and_three_copies_outlive_losses_too() {
     outlives("parity:2+2", 5, 1);
     outlives("parity:1+2", 4, 1);
+}
+
+#[test]
+fn sealed_parts_are_opened_at_their_places() {
+    for (scheme, servers) in [("parity:2+1", 3), ("parity:4+1", 5), ("mirror", 2)] {
+        let mut running = Servers::start(servers);
+        let mut run = Run::start_guarded(&running, scheme, Guarding::Seals);
+        (0..UNITS).step_by(BLOCK as usize).for_each(|unit| run.write(unit, true));
+        run.finish_writes();
+        [1, 3, 64].into_iter().for_each(|most| run.check_all(most));
+        running.stop(1);
+        run.until("the loss", || run.store.progress().losses == 1);
+        [1, 3, 64].into_iter().for_each(|most| run.check_all(most));
+        run.end();
+    }
 }
 
 #[test]

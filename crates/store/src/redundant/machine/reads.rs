@@ -16,13 +16,14 @@ pub(in crate::redundant) struct Ticket {
 }
 
 /// Where the bytes of an answer go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(in crate::redundant) enum Landing {
-    /// Into the region with this index of the read's buffer.
+    /// Into the destination of the read: the part of each unit to the place of this data part inside the unit.
+    Places(u8),
+    /// Into the region with this index of the read's buffer, the parts of all units one after another.
     Region(u8),
-    /// To the reader, without a buffer: the whole read in one piece.
-    Straight,
     /// Nowhere. Nobody needs the answer any more.
+    #[default]
     Nowhere,
 }
 
@@ -66,7 +67,8 @@ pub(in crate::redundant) struct Reading {
     here: u8,
     serials: [u32; PARTS_MAX],
     to: [u16; PARTS_MAX],
-    regions: [u8; PARTS_MAX],
+    /// Where each part is that is here or being received.
+    landings: [Landing; PARTS_MAX],
 }
 
 impl Reading {
@@ -81,9 +83,9 @@ impl Reading {
         self.unit
     }
 
-    /// Returns the number of units of the whole read.
-    pub(in crate::redundant) fn units(&self) -> u32 {
-        self.count
+    /// Checks whether the read is complete with this segment.
+    pub(in crate::redundant) fn is_last(&self) -> bool {
+        self.done + self.len == self.count
     }
 
     /// Returns the parts that are here.
@@ -91,9 +93,9 @@ impl Reading {
         self.here
     }
 
-    /// Returns the region of a part that is here or being received.
-    pub(in crate::redundant) fn region(&self, part: u8) -> u8 {
-        self.regions[usize::from(part)]
+    /// Returns where a part is that is here or being received.
+    pub(in crate::redundant) fn landing(&self, part: u8) -> Landing {
+        self.landings[usize::from(part)]
     }
 
     /// Checks whether a thread is receiving a part.
@@ -101,8 +103,15 @@ impl Reading {
         self.receiving != 0
     }
 
-    fn is_whole(&self) -> bool {
-        self.len == self.count
+    /// Chooses where a part goes. The parts in `taken` are here or being received, fewer than `data`. A data part of a page
+    /// for the program goes to its place, and so does a copy. Other parts need a region until the missing parts are
+    /// computed from them, and so do all parts for a job, which computes no page.
+    fn choose(&self, part: u8, taken: u8, data: u8) -> Landing {
+        if self.reader == Reader::Program && (part < data || data == 1) {
+            return Landing::Places(if data == 1 { 0 } else { part });
+        }
+        let is_free = |region: &u8| !parts_of(taken).any(|part| self.landing(part) == Landing::Region(*region));
+        Landing::Region((0..data).find(is_free).unwrap_or(0))
     }
 }
 
@@ -121,6 +130,17 @@ impl Machine {
         Some(homes)
     }
 
+    /// Returns the member that must answer before the last read can end. Returns `None` if the read is not the only one, or
+    /// if other answers would do as well.
+    pub(in crate::redundant) fn awaited(&self) -> Option<usize> {
+        let Reading { reader, asked, receiving, here, to, .. } = self.reads[usize::from(self.last_read)];
+        let is_alone = reader == Reader::Program && self.free_reads.len() == super::READS - 1;
+        let is_due = (asked | receiving | here).count_ones() == u32::from(self.sizes.data);
+        // The requests were sent in the order of the parts, so the last one is likely to be answered last.
+        let last = parts_of(asked).last().filter(|_| is_alone && is_due)?;
+        Some(usize::from(to[usize::from(last)]))
+    }
+
     /// Returns a read in progress.
     pub(in crate::redundant) fn reading(&self, read: u16) -> Reading {
         self.reads[usize::from(read)]
@@ -137,6 +157,7 @@ impl Machine {
     /// Begins a read of the program. Returns `None` if too many reads are in progress.
     pub(in crate::redundant) fn read(&mut self, read: Read, unit: u32, count: u32) -> Option<u16> {
         let index = self.free_reads.pop()?;
+        self.last_read = index;
         self.reads[usize::from(index)] =
             Reading { reader: Reader::Program, whole: Some(read), unit, count, ..Reading::default() };
         self.begin_segment(index);
@@ -253,21 +274,21 @@ impl Machine {
     /// An answer begins to arrive. Says where its bytes go. The thread that receives them must report
     /// [`Self::arrived`] or [`Self::broke_off`] if they go anywhere.
     pub(in crate::redundant) fn arriving(&mut self, ticket: Ticket) -> Landing {
-        let data = u32::from(self.sizes.data);
+        let data = self.sizes.data;
+        #[cfg(test)]
+        let lands_late = self.mistake == Some(super::Mistake::LandsLate);
+        #[cfg(not(test))]
+        let lands_late = false;
         let Some(reading) = self.valid(ticket, |reading| reading.asked) else { return Landing::Nowhere };
         reading.asked &= !(1 << ticket.part);
         let taken = reading.receiving | reading.here;
-        if taken.count_ones() >= data {
+        if taken.count_ones() >= u32::from(data) && !lands_late {
             return Landing::Nowhere;
         }
         reading.receiving |= 1 << ticket.part;
-        if data == 1 && reading.is_whole() && reading.reader == Reader::Program {
-            return Landing::Straight;
-        }
-        let is_free = |region: &u8| !parts_of(taken).any(|part| reading.regions[usize::from(part)] == *region);
-        let region = (0..data as u8).find(is_free).unwrap_or(0);
-        reading.regions[usize::from(ticket.part)] = region;
-        Landing::Region(region)
+        let landing = reading.choose(ticket.part, taken, data);
+        reading.landings[usize::from(ticket.part)] = landing;
+        landing
     }
 
     /// All bytes of an answer are where [`Self::arriving`] said.
@@ -367,3 +388,6 @@ impl Machine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

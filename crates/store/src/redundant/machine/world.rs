@@ -61,7 +61,6 @@ struct Page {
 struct Expected {
     unit: u32,
     versions: Vec<u32>,
-    straight: Vec<u32>,
 }
 
 pub(super) struct World {
@@ -74,8 +73,8 @@ pub(super) struct World {
     is_busy: Vec<bool>,
     frames: Vec<Option<Page>>,
     reads: BTreeMap<u16, Expected>,
-    /// The contents of the reads' regions.
-    regions: BTreeMap<(u16, u8), Vec<u32>>,
+    /// The parts in the memory of the reads.
+    landed: BTreeMap<(u16, Landing), Vec<u32>>,
     /// The parts that jobs have computed.
     computed: [Vec<u32>; JOBS],
     /// Requests that no thread has sent yet.
@@ -132,7 +131,7 @@ impl World {
             is_busy: vec![false; UNITS as usize],
             frames: vec![None; FRAMES as usize],
             reads: BTreeMap::new(),
-            regions: BTreeMap::new(),
+            landed: BTreeMap::new(),
             computed: std::array::from_fn(|_| Vec::new()),
             requests: VecDeque::new(),
             version: 0,
@@ -421,7 +420,8 @@ fn each_read_returns_the_last_write_whatever_the_servers_do() {
 /// Tests the tests: each built-in mistake is found within 100 seeds of some scheme.
 #[test]
 fn built_in_mistakes_are_found() {
-    for mistake in [Mistake::AcknowledgesEarly, Mistake::RebuildsStale, Mistake::ReleasesLate] {
+    let mistakes = [Mistake::AcknowledgesEarly, Mistake::RebuildsStale, Mistake::ReleasesLate, Mistake::LandsLate];
+    for mistake in mistakes {
         let fails = |seed: u64| {
             (0..SCHEMES.len())
                 .any(|scheme| std::panic::catch_unwind(|| run(seed, scheme, 2000, Some(mistake))).is_err())

@@ -46,18 +46,15 @@ impl World {
         let units = unit as usize..(unit + count) as usize;
         self.is_busy[units.clone()].fill(true);
         let versions = self.model[units].to_vec();
-        let before = self.reads.insert(index, Expected { unit, versions, straight: Vec::new() });
+        let before = self.reads.insert(index, Expected { unit, versions });
         assert!(before.is_none(), "a read is over before its buffers are used again");
         self.obey();
     }
 
     /// A segment of a read is here. Its bytes must be those of the last writes.
-    pub(super) fn pass_on(&mut self, read: u16, landing: Landing) {
+    pub(super) fn pass_on(&mut self, read: u16) {
         let (done, len) = self.machine.reading(read).segment();
-        let versions = match landing {
-            Landing::Straight => self.reads[&read].straight.clone(),
-            _ => self.versions_of(read, len as usize),
-        };
+        let versions = self.versions_of(read, len as usize);
         let expected = &self.reads[&read];
         let wanted = &expected.versions[done as usize..(done + len) as usize];
         assert_eq!(versions, wanted, "units {} and on", expected.unit + done);

@@ -184,16 +184,13 @@ impl World {
             }
             return;
         }
-        match landing {
-            Landing::Nowhere => return,
-            Landing::Straight => {
-                self.reads.get_mut(&ticket.read).expect("a read of the program").straight = versions;
-            }
-            Landing::Region(region) => {
-                self.regions.insert((ticket.read, region), versions);
-            }
+        if landing == Landing::Nowhere {
+            return;
         }
-        if landing != Landing::Nowhere && self.lies(index, ticket) {
+        let reading = self.machine.reading(ticket.read);
+        assert!(reading.is_receiving(), "bytes of {ticket:?} arrive at memory that the read no longer owns");
+        self.landed.insert((ticket.read, landing), versions);
+        if self.lies(index, ticket) {
             self.note(|| format!("server {index} has sent a wrong part: {ticket:?}"));
             if self.machine.damaged(ticket) && self.machine.bears_loss_of(index) {
                 // In a doomed world, other servers may already have taken the last parts of a page with them.
@@ -203,7 +200,7 @@ impl World {
             return;
         }
         if let Arrived::Segment(read) = self.machine.arrived(ticket) {
-            self.pass_on(read, landing);
+            self.pass_on(read);
         }
     }
 
@@ -215,11 +212,13 @@ impl World {
         self.machine.computed(job);
     }
 
-    /// Returns what the parts in the regions of a read give, for each unit.
+    /// Returns what the parts of a read that are here give, for each unit.
     pub(super) fn versions_of(&self, read: u16, count: usize) -> Vec<u32> {
         let reading = self.machine.reading(read);
-        let regions: Vec<&Vec<u32>> =
-            parts_of(reading.here()).map(|part| &self.regions[&(read, reading.region(part))]).collect();
+        let landings: Vec<Landing> = parts_of(reading.here()).map(|part| reading.landing(part)).collect();
+        let is_alone = |landing: &Landing| landings.iter().filter(|other| *other == landing).count() == 1;
+        assert!(landings.iter().all(is_alone), "two parts are in the same memory: {landings:?}");
+        let regions: Vec<&Vec<u32>> = landings.iter().map(|landing| &self.landed[&(read, *landing)]).collect();
         assert_eq!(regions.len(), usize::from(self.machine.sizes.data));
         let one = |unit: usize| match regions.iter().all(|region| region[unit] == regions[0][unit]) {
             true => regions[0][unit],
