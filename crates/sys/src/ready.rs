@@ -1,11 +1,11 @@
 //! Waits until one of several descriptors is readable.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::raw::Errno;
+use crate::raw::{Errno, syscall};
 use crate::refuse::{self, Call};
 
 /// The maximum number of descriptors in one wait.
@@ -35,13 +35,12 @@ pub fn hang_up(link: BorrowedFd<'_>) {
 /// # Errors
 /// `ENOMEM` if the kernel has no memory for the wait.
 pub fn wait_readable<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>, timeout: Duration) -> Result<(), Errno> {
-    let mut some = fds.take(WAITED_MAX).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    let Some(first) = some.next() else { return Ok(()) };
-    let mut waited: [PollFd<'a>; WAITED_MAX] = std::array::from_fn(|_| first.clone());
-    let count = 1 + waited[1..].iter_mut().zip(some).map(|(place, fd)| *place = fd).count();
-    let limit = Timespec::try_from(timeout).ok();
-    let mut poll = || rustix::event::poll(&mut waited[..count], limit.as_ref()).map_err(Errno::from);
-    match refuse::draw(Call::Poll).and_then(|()| poll()) {
+    let mut waited = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; WAITED_MAX];
+    let count = waited.iter_mut().zip(fds).map(|(place, fd)| place.fd = fd.as_raw_fd()).count();
+    if count == 0 {
+        return Ok(());
+    }
+    match refuse::draw(Call::Poll).and_then(|()| poll(&mut waited[..count], timeout)) {
         Ok(_) | Err(Errno(libc::EINTR | libc::EAGAIN)) => Ok(()),
         Err(Errno(libc::EINVAL)) => {
             nap(timeout);
@@ -49,6 +48,19 @@ pub fn wait_readable<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>, timeout: Dur
         }
         Err(errno) => Err(errno),
     }
+}
+
+/// Calls ppoll(2) by [`syscall`], because other system calls of a thread that waits for a page may be trapped.
+fn poll(waited: &mut [libc::pollfd], timeout: Duration) -> Result<usize, Errno> {
+    // A time that does not fit has no end.
+    let limit = libc::timespec {
+        tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    let args = [waited.as_mut_ptr() as usize, waited.len(), &raw const limit as usize, 0, 0, 0];
+    // SAFETY: the kernel reads and writes the descriptors in `waited` and reads `limit`, which live until it returns. There
+    // is no signal mask.
+    unsafe { syscall(libc::SYS_ppoll, args) }
 }
 
 /// Checks whether bytes can be received from a connection, or its end can. If the kernel refuses to say, the answer is
