@@ -1,7 +1,7 @@
-//! Guards against `hanare fit` that counts wrongly, disturbs the program or fails without a reason. The workload
-//! checks every word that it reads.
+//! Guards against `hanare fit` that counts wrongly, disturbs the program or fails without a reason, and against a held
+//! slowdown that loses bytes or exceeds `--local`. The workload checks every word that it reads.
 
-use hanare_tests::{Place, built};
+use hanare_tests::{Place, built, figures};
 use serde_json::Value;
 
 /// Runs `touch` over 24 MiB with a command of Hanare and its flags. Returns what it wrote on standard error.
@@ -59,4 +59,18 @@ fn a_killed_program_is_fitted_up_to_its_end() {
     let said = outcome.stderr;
     assert!(said.contains("signal 9 ended the program: the fit is of the part before it"), "{said}");
     assert!(said.contains("slowdown\n"), "{said}");
+}
+
+#[test]
+fn a_held_slowdown_gives_memory_back_and_keeps_below_local() {
+    let place = Place::new();
+    let json = place.path("json");
+    let file = json.to_str().unwrap();
+    let said = touch(&place, &["run", "--slowdown", "3", "--local", "20M", "--report", "--stats-json", file], "60");
+    assert!(said.contains("  slowdown ") && said.contains("3 x asked for"), "{said}");
+    let seen = figures(&json);
+    seen.assert_within_budget("held");
+    seen.assert_paged(1 << 20, "held");
+    assert!(seen.number("local_bytes_budget") <= 20 << 20, "{said}");
+    assert!(seen.number("held_bytes") >= 16 << 20, "{said}");
 }

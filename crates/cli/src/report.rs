@@ -71,6 +71,12 @@ pub(crate) struct Figures {
     pub(crate) prefetch_accuracy: Option<f64>,
     pub(crate) local_bytes_peak: u64,
     pub(crate) local_bytes_budget: u64,
+    /// The slowdown that the run was to hold. `None` if it had a size of local memory instead.
+    pub(crate) slowdown_asked: Option<f64>,
+    /// The slowdown by the waits of the run: its time divided by its time without them.
+    pub(crate) slowdown_held: Option<f64>,
+    /// The budget at the end, if a slowdown was held. `local_bytes_budget` is then the largest budget.
+    pub(crate) held_bytes: Option<u64>,
     pub(crate) far_bytes: u64,
     pub(crate) far_bytes_peak: u64,
     /// Peak of the private memory that is not far: the program's near memory and Hanare's own. Read every tenth of a
@@ -149,6 +155,9 @@ impl Figures {
             prefetch_accuracy: (fate_known > 0).then(|| seen.prefetch_used as f64 / fate_known as f64),
             local_bytes_peak: seen.local_bytes_peak,
             local_bytes_budget: seen.budget_bytes,
+            slowdown_asked: held(seen.slowdown).map(thousandths),
+            slowdown_held: held(seen.slowdown).and(held(seen.held_slowdown)).map(thousandths),
+            held_bytes: held(seen.slowdown).map(|_| seen.held_bytes),
             far_bytes: seen.far_bytes,
             far_bytes_peak: seen.far_bytes_peak,
             private_bytes_peak: seen.private_bytes_peak,
@@ -279,6 +288,11 @@ impl Figures {
         let item = |label: &str, parts: &[String]| item(label, parts, width);
         let (peak, budget) = (human_size(self.local_bytes_peak), human_size(self.local_bytes_budget));
         let mut text = item("local", &[format!("peak {peak} of {budget}")]);
+        if let (Some(asked), Some(bytes)) = (self.slowdown_asked, self.held_bytes) {
+            let held = self.slowdown_held.map_or("nothing yet".to_owned(), |held| format!("{held:.2} x"));
+            let budget_at_end = format!("budget {} at the end", human_size(bytes));
+            text += &item("slowdown", &[format!("{held} held"), format!("{asked} x asked for"), budget_at_end]);
+        }
         let mut far = vec![
             format!("peak {}", human_size(self.far_bytes_peak)),
             format!("{} at the end", human_size(self.far_bytes)),
@@ -392,6 +406,15 @@ pub(crate) fn mode_name(mode: u64) -> &'static str {
     }
 }
 
+/// Returns a counter that is 0 if no slowdown is held.
+fn held(counter: u64) -> Option<u64> {
+    Some(counter).filter(|count| *count > 0)
+}
+
+fn thousandths(count: u64) -> f64 {
+    count as f64 / 1e3
+}
+
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
@@ -471,6 +494,18 @@ mod tests {
             assert!(text.contains(part), "{part} is not in {text}");
         }
         assert!(!text.contains("servers"), "{text}");
+    }
+
+    #[test]
+    fn the_text_says_which_slowdown_was_held() {
+        let text = figures(&End::Exited(0), |stats| {
+            add(&stats.processes, 1);
+            add(&stats.slowdown, 1_300);
+            add(&stats.held_bytes, 96 << 20);
+        });
+        let text = flat(&text.text());
+        assert!(text.contains("slowdown nothing yet held, 1.3 x asked for, budget 96 MiB at the end"), "{text}");
+        assert!(!figures(&End::Exited(0), |stats| add(&stats.processes, 1)).text().contains("slowdown"));
     }
 
     #[test]

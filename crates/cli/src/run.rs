@@ -21,7 +21,7 @@ use hanare_settings::fits::{self, TooMuch};
 use hanare_settings::hostfile::{Hostfile, HostfileError};
 use hanare_settings::{
     DEFAULT_POLICY, DEFAULT_PREFETCH, Environment, Local, Mode, OnLoss, POLICIES, PREFETCHERS, PageSize, Redundancy,
-    Seal, ServerSpec, Settings, SettingsError, human_size, parse_far, parse_name, parse_near, parse_size,
+    Seal, ServerSpec, Settings, SettingsError, Slowdown, human_size, parse_far, parse_name, parse_near, parse_size,
     unknown_variables,
 };
 use hanare_store::private::{Private, PrivateError, PrivateOptions};
@@ -63,6 +63,7 @@ Examples:
   hanare run --local 25% --report=run.html -- ./fold   and write a page of where its time went
   hanare run --server node7 --server node8 -- ./fold   the rest is on node7 and node8
   hanare run -f hosts -n 3 -- ./solve                  the host file of the DLM papers
+  hanare run --slowdown 1.2 -- ./simulate              as little local memory as a fifth more time needs
   hanare run --local 1G --fit -- ./solve               and say what other sizes would bring
   hanare run --redundancy mirror -f hosts -- ./solve   two copies of each page, on two of the hosts
 
@@ -84,6 +85,10 @@ pub(crate) struct RunArgs {
     /// compute node's line of the host file, else half of the memory available.
     #[arg(long, value_name = "SIZE|PERCENT", allow_negative_numbers = true)]
     local: Option<Local>,
+    /// Hold this slowdown (1.2: a fifth more time than without waits for pages) with as little local memory as that takes,
+    /// and at most --local. Default of --local then: the memory available.
+    #[arg(long, value_name = "TIMES", allow_negative_numbers = true, conflicts_with = "fit")]
+    slowdown: Option<Slowdown>,
     /// A memory server, and how much of it to use. May be given several times.
     #[arg(long = "server", value_name = "HOST[:PORT][=SIZE]")]
     servers: Vec<ServerSpec>,
@@ -322,8 +327,7 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
     // From here on, cleanup is needed at the end, so a signal must not simply end the command.
     let forwarder = Forwarder::install().map_err(RunError::Signals)?;
     let (tree, tree_end) = pipe_of_tree()?;
-    let private =
-        if settings.servers.is_empty() { Some(start_private(args, settings.local, tree.as_fd())?) } else { None };
+    let private = if settings.servers.is_empty() { Some(start_private(args, &settings, tree.as_fd())?) } else { None };
     drop(tree);
     match &private {
         Some(private) => settings.private = Some(private.socket()),
@@ -429,6 +433,8 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
         (None, Some(hosts)) => Local::Bytes(hosts.compute_bytes),
         (None, None) => match args.local_default {
             Some(local) => local,
+            // The controller takes of it what the slowdown needs.
+            None if args.slowdown.is_some() => Local::Bytes(Memory::now()?.available_bytes),
             None => Local::Bytes(Memory::now()?.available_bytes / 2),
         },
     };
@@ -461,6 +467,7 @@ fn settings(args: &RunArgs) -> Result<Settings, RunError> {
     settings.key_file = args.key.as_ref().map(PathBuf::from).or(settings.key_file);
     settings.seal = args.seal.unwrap_or(settings.seal);
     settings.fit |= args.fit;
+    settings.slowdown = args.slowdown.or(settings.slowdown);
     settings.resolve_paths();
     settings.validate_values()?;
     if args.key.is_some() && settings.servers.is_empty() {
@@ -520,10 +527,12 @@ pub(crate) fn private_memory(available: u64, local: Local) -> u64 {
     (available.saturating_sub(local) / 2).max(LEAST)
 }
 
-fn start_private(args: &RunArgs, local: Local, tree: BorrowedFd<'_>) -> Result<Private, RunError> {
+fn start_private(args: &RunArgs, settings: &Settings, tree: BorrowedFd<'_>) -> Result<Private, RunError> {
     let memory = match args.memory {
         Some(bytes) => bytes,
-        None => private_memory(Memory::now()?.available_bytes, local),
+        // Local memory that a slowdown may take is an upper bound, so nothing of it is set aside.
+        None if settings.slowdown.is_some() => private_memory(Memory::now()?.available_bytes, Local::Bytes(0)),
+        None => private_memory(Memory::now()?.available_bytes, settings.local),
     };
     let spill = spill_of(args.spill.as_deref());
     let command = std::env::current_exe().unwrap_or_else(|_| "hanare".into());

@@ -333,6 +333,16 @@ fn refused_sizes_say_what_the_flag_takes() {
             (&["run", "--near", "1K", "true"], &[], 125, "'1K' is not a size from 1M to 64T"),
             (&["run", "--near", "abc", "true"], &[], 125, "neither a size nor off"),
             (&["run", "--far", "abc", "true"], &[], 125, "neither a size nor all or large"),
+            (
+                &["run", "--slowdown", "0.9", "true"],
+                &[],
+                125,
+                "'0.9' is not a slowdown; give a number from 1.05 to 100",
+            ),
+            (&["run", "--slowdown", "-2", "true"], &[], 125, "is not a slowdown"),
+            (&["run", "--slowdown", "1.2", "--local", "25%", "true"], &[], 125, "give --local as a size"),
+            (&["fit", "--json", "/nowhere/fit.json", "true"], &[], 125, "check --json"),
+            (&["fit"], &[], 125, "no PROGRAM is given"),
         ],
     );
 }

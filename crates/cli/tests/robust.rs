@@ -51,7 +51,7 @@ fn odd_values() -> Vec<OsString> {
     values
 }
 
-const VARIABLES: [&str; 24] = [
+const VARIABLES: [&str; 25] = [
     "HANARE_LOCAL",
     "HANARE_SERVERS",
     "HANARE_FAR",
@@ -69,6 +69,7 @@ const VARIABLES: [&str; 24] = [
     "HANARE_TIMEOUT",
     "HANARE_ON_LOSS",
     "HANARE_FIT",
+    "HANARE_SLOWDOWN",
     "HANARE_DISABLE",
     "HANARE_LIB",
     "HANARE_PRIVATE",

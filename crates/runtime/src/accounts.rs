@@ -1,6 +1,6 @@
 //! Adds the pager's own counts to the shared counters of a run.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 
 use hanare_paging::reuse::{BUCKETS, Depths, KINDS};
 use hanare_paging::{self as paging, Pager};
@@ -118,7 +118,8 @@ impl Accounts {
             seat.set_paging(faults(pager.counters()) - self.inherited, swap_ns);
         }
         match (self.seat, self.seat.and_then(|seat| seat.whole())) {
-            (_, Some(whole)) => self.counters.budget_bytes.store(whole, Relaxed),
+            // A budget that holds a slowdown changes. Its largest value is compared with the peak of local memory.
+            (_, Some(whole)) => raise(&self.counters.budget_bytes, whole),
             (None, None) => raise(&self.counters.budget_bytes, self.budget_bytes(pager)),
             // Nothing is to be done here: `stepped` reports the budget of this process whenever it changes.
             (Some(_), None) => {}

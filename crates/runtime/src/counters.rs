@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 pub use hanare_paging::reuse;
 
+use crate::hold::Hold;
 use crate::polling::FaultRate;
 
 /// First word of the counters. It identifies their layout. Its last byte is the version of the layout.
@@ -58,6 +59,8 @@ macro_rules! counters {
             pub fault_rate: FaultRate,
             /// Units by kind and by depth ([`reuse`]), if the run counts them.
             pub depths: [[AtomicU64; reuse::BUCKETS]; reuse::KINDS],
+            /// The state of the controller that holds a slowdown.
+            pub hold: Hold,
         }
 
         /// A copy of the counters. The values were read one after another, not at one instant.
@@ -74,6 +77,8 @@ macro_rules! counters {
             pub choices: String,
             /// Units by kind and by depth ([`reuse`]), if the run counts them.
             pub depths: reuse::Depths,
+            /// The slowdown so far in thousandths, if one is held. 0 if none is.
+            pub held_slowdown: u64,
         }
 
         impl Counters {
@@ -88,6 +93,7 @@ macro_rules! counters {
                     prefetch: self.prefetch.get(),
                     choices: self.choices.get(),
                     depths: self.depths.each_ref().map(|kind| kind.each_ref().map(|count| count.load(Relaxed))),
+                    held_slowdown: self.hold.thousandths(),
                 }
             }
         }
@@ -202,6 +208,10 @@ counters! {
     huge_units,
     /// Whether evicted pages are in memory of this host that the faulting thread copies itself.
     store_is_direct,
+    /// The slowdown that the run is to hold, in thousandths. 0 if none is.
+    slowdown,
+    /// The budget that holds it now. `budget_bytes` is the largest one.
+    held_bytes,
 }
 
 /// Adds to a counter.
@@ -285,6 +295,7 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hold::HOLD_WORDS;
     use proptest::prelude::*;
 
     #[test]
@@ -293,8 +304,9 @@ mod tests {
         assert_eq!(words * 8, size_of::<Counters>());
         assert_eq!(
             words,
-            1 + 51
+            1 + 53
                 + BUCKETS
+                + HOLD_WORDS
                 + reuse::KINDS * reuse::BUCKETS
                 + (2 * NAME_LEN + CHOICES_LEN + size_of::<FaultRate>()) / 8,
             "a change of the layout needs a new version in MAGIC"

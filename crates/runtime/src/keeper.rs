@@ -15,7 +15,7 @@ use crate::fatal::{self, EXIT_KERNEL};
 use crate::handler::lost_trap;
 use crate::process::state;
 use crate::watchdog::{Hang, Watchdog};
-use crate::{gate, heap, load, park, threads, tracing};
+use crate::{gate, heap, load, park, steer, threads, tracing};
 
 /// Near memory (Hanare's own data) is counted at the end of a run that had at least this many far bytes. Counting takes
 /// about a millisecond.
@@ -61,6 +61,7 @@ pub(crate) fn keep(engine: &'static Engine) {
             engine.publish();
             count_private();
             load::publish(engine.counters);
+            state().iter().for_each(|state| steer::look(state));
             published_ns = now_ns();
         }
     }

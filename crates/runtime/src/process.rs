@@ -19,7 +19,7 @@ use crate::plan::Plan;
 use crate::stats::Stats;
 use crate::tree::Seat;
 use crate::view::View;
-use crate::{fatal, gate, places, threads};
+use crate::{fatal, gate, hold, places, threads};
 use hanare_paging as paging;
 use hanare_settings::{Local, Mode, Settings};
 
@@ -67,8 +67,13 @@ impl Launch {
         self.plan.overhead_bytes + pages * u64::from(self.plan.config.geometry.unit_bytes)
     }
 
-    /// Returns the budget that all processes of the run share, in bytes. Returns 0 if each process has its own budget.
+    /// Returns the budget that all processes of the run share at first, in bytes. Returns 0 if each process has its own.
     pub(crate) fn whole_bytes(&self) -> u64 {
+        if self.settings.slowdown.is_some() { self.most_bytes().min(hold::FIRST_BYTES) } else { self.most_bytes() }
+    }
+
+    /// Returns the largest budget that all processes of the run may share. Returns 0 if each process has its own.
+    pub(crate) fn most_bytes(&self) -> u64 {
         if let Local::Bytes(bytes) = self.settings.local { bytes } else { 0 }
     }
 }

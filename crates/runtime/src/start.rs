@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 
 use hanare_paging::policy;
-use hanare_settings::{Brief, Environment, FAR_LARGE, Mode, PageSize, Settings, SettingsError};
+use hanare_settings::{Brief, Environment, FAR_LARGE, Mode, PageSize, Settings, SettingsError, Slowdown};
 use hanare_store::Worker;
 use hanare_sys::clock::now_ns;
 use hanare_sys::features::{CallTraps, Disabled, Features};
@@ -200,12 +200,16 @@ pub(crate) fn set_state(
     open_threads(state, workers).map_err(StartError::Thread)
 }
 
-/// Notes what the counts by depth mean.
+/// Notes what the run was asked for, and what its counts by depth mean.
 fn name_pages(launch: &Launch) {
     let (counters, config) = (launch.counters, launch.plan.config);
     counters.base_bytes.store(u64::from(config.geometry.unit_bytes), Relaxed);
     counters.huge_units.store(u64::from(config.geometry.block_units), Relaxed);
     counters.store_is_direct.store(u64::from(config.direct), Relaxed);
+    let slowdown = launch.settings.slowdown.map_or(0, Slowdown::thousandths);
+    counters.slowdown.store(u64::from(slowdown), Relaxed);
+    // The first of the processes begins with this budget.
+    let _ = counters.held_bytes.compare_exchange(0, launch.whole_bytes(), Relaxed, Relaxed);
 }
 
 /// Defers the start to the first far allocation. A program that never allocates far memory then need not wait for a

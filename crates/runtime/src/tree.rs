@@ -320,6 +320,11 @@ impl Seat {
         Some(self.tree.whole.load(Relaxed)).filter(|&whole| whole > 0)
     }
 
+    /// Sets the budget that all members share. Members give up what is beyond their new shares when they balance next.
+    pub(crate) fn set_whole(&self, bytes: u64) {
+        self.tree.whole.store(bytes, Relaxed);
+    }
+
     /// Returns this member's share in bytes.
     pub(crate) fn share(&self) -> u64 {
         self.member.share.load(Relaxed)

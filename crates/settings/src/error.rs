@@ -99,6 +99,11 @@ pub enum SettingsError {
     /// A run that has further copies of its pages does not wait for a server.
     #[error("--on-loss wait is for pages with one copy, and {0} has more: leave one of them away")]
     WaitsWithCopies(Redundancy),
+    /// A slowdown is to be held by a budget that is a share of the allocations.
+    #[error(
+        "--slowdown chooses the size of local memory: give --local as a size, which it keeps below, or leave it away"
+    )]
+    HeldShare,
 }
 
 impl SettingsError {

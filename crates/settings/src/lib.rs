@@ -26,6 +26,7 @@ mod redundancy;
 mod seal;
 pub mod similar;
 mod sizes;
+mod slowdown;
 mod values;
 mod variables;
 
@@ -33,12 +34,13 @@ pub use error::SettingsError;
 pub use redundancy::{REDUNDANCY_PARTS_MAX, Redundancy};
 pub use seal::Seal;
 pub use sizes::{HumanSize, human_size};
+pub use slowdown::Slowdown;
 pub use values::{
     Local, Mode, OnLoss, Overcommit, PAGE_SIZE_MAX, PAGE_SIZE_MIN, PageSize, ServerSpec, TIMEOUT_MAX_S, ValueError,
     format_far, format_near, format_size, parse_far, parse_name, parse_near, parse_servers, parse_size,
 };
 use values::{parse_number, parse_reserve};
-pub use variables::{Environment, unknown_variables};
+pub use variables::{Brief, Environment, unknown_variables};
 
 /// Size in bytes of the smallest allocation that is placed in far memory under `HANARE_FAR=large`.
 pub const FAR_LARGE: usize = 128 << 10;
@@ -59,17 +61,6 @@ pub const DEFAULT_TRACE_BYTES: u64 = 256 << 20;
 pub const DEFAULT_POLICY: &str = "auto";
 /// Default of `HANARE_PREFETCH`: the name of the prefetcher.
 pub const DEFAULT_PREFETCH: &str = "auto";
-
-/// The settings that a process needs before all others. [`Settings`] explains each of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Brief {
-    /// `None` if the variable is not set. `hanare run` always sets it.
-    pub mode: Option<Mode>,
-    pub far: usize,
-    pub near: u64,
-    pub disabled: Disabled,
-}
 
 /// All settings of a run. `Settings::new` returns the defaults. `from_env` reads the variables that `to_env` returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,6 +120,8 @@ pub struct Settings {
     pub trace_bytes: u64,
     /// `HANARE_FIT`: whether the run counts what more local memory would have saved.
     pub fit: bool,
+    /// `HANARE_SLOWDOWN`: the slowdown to hold. `local` is then the largest budget.
+    pub slowdown: Option<Slowdown>,
 }
 
 impl Settings {
@@ -161,6 +154,7 @@ impl Settings {
             trace: None,
             trace_bytes: DEFAULT_TRACE_BYTES,
             fit: false,
+            slowdown: None,
         }
     }
 
@@ -244,6 +238,7 @@ impl Settings {
         set(&mut settings.redundancy, vars.value("HANARE_REDUNDANCY", Redundancy::from_str)?);
         set(&mut settings.allow_same_host, vars.value("HANARE_ALLOW_SAME_HOST", values::parse_switch)?);
         set(&mut settings.fit, vars.value("HANARE_FIT", values::parse_switch)?);
+        settings.slowdown = vars.value("HANARE_SLOWDOWN", Slowdown::from_str)?;
         settings.stats_fd =
             vars.value("HANARE_STATS_FD", |text| parse_number(text, 0, i32::MAX as u64))?.map(|n| n as i32);
         settings.stats_pid =
@@ -285,6 +280,7 @@ impl Settings {
             Local::Bytes(given) if given < u64::from(limits::BUDGET_PAGES_MIN) * page => {
                 Err(SettingsError::Budget { given, page })
             }
+            Local::Percent(_) if self.slowdown.is_some() => Err(SettingsError::HeldShare),
             Local::Bytes(_) | Local::Percent(_) => Ok(()),
         }
     }
@@ -349,6 +345,7 @@ impl Settings {
         if self.fit {
             vars.push(("HANARE_FIT", "on".to_owned()));
         }
+        vars.extend(self.slowdown.map(|slowdown| ("HANARE_SLOWDOWN", slowdown.to_string())));
         if let Some(fd) = self.stats_fd {
             vars.push(("HANARE_STATS_FD", fd.to_string()));
         }
@@ -367,7 +364,7 @@ impl Settings {
 
     /// Every variable that [`Settings::from_env`] reads. A program that starts a run can clear inherited values of
     /// these variables.
-    pub const VARIABLES: [&'static str; 25] = [
+    pub const VARIABLES: [&'static str; 26] = [
         "HANARE_LOCAL",
         "HANARE_PRIVATE",
         "HANARE_SERVERS",
@@ -393,6 +390,7 @@ impl Settings {
         "HANARE_REDUNDANCY",
         "HANARE_ALLOW_SAME_HOST",
         "HANARE_FIT",
+        "HANARE_SLOWDOWN",
     ];
 }
 
@@ -460,6 +458,7 @@ mod tests {
             ("HANARE_RESERVE", "1M"),
             ("HANARE_STATIC", "perhaps"),
             ("HANARE_FIT", "perhaps"),
+            ("HANARE_SLOWDOWN", "0.9"),
             ("HANARE_SEAL", "perhaps"),
             ("HANARE_STATS_FD", "-1"),
             ("HANARE_STATS_PID", "0"),
@@ -539,6 +538,7 @@ mod tests {
         settings.stats_fd = Some(100);
         settings.stats_pid = Some(4242);
         settings.fit = true;
+        settings.slowdown = Some("1.2".parse().unwrap());
         let mut written: Vec<String> = settings.to_env().into_iter().map(|(name, _)| name).collect();
         let mut listed: Vec<String> = Settings::VARIABLES.iter().map(ToString::to_string).collect();
         written.sort();

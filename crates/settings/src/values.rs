@@ -64,6 +64,9 @@ pub enum ValueError {
     /// The text is not a value of `HANARE_SEAL`.
     #[error("'{0}' does not say whether to seal pages; give auto, on or off")]
     NotASeal(String),
+    /// The text is not a slowdown.
+    #[error("'{0}' is not a slowdown; give a number from 1.05 to 100, such as 1.2")]
+    NotASlowdown(String),
     /// The text does not have the form of a name.
     #[error(
         "'{0}' is not a name; give NAME or NAME:PARAMETER=VALUE,... in 63 lower-case letters, digits, '-' or '_' at most"

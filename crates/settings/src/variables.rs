@@ -2,8 +2,10 @@
 
 use std::ffi::OsString;
 
-use crate::Settings;
+use hanare_sys::features::Disabled;
+
 use crate::similar::nearest;
+use crate::{Mode, Settings};
 
 /// Beginning of the names of all variables of Hanare.
 const PREFIX: &str = "HANARE_";
@@ -70,6 +72,17 @@ pub fn unknown_variables(environment: &Environment) -> Option<String> {
             Some(format!("the variables {names} are ignored: Hanare has none of these names; see 'hanare run --help'"))
         }
     }
+}
+
+/// The settings that a process needs before all others. [`Settings`] explains each of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Brief {
+    /// `None` if the variable is not set. `hanare run` always sets it.
+    pub mode: Option<Mode>,
+    pub far: usize,
+    pub near: u64,
+    pub disabled: Disabled,
 }
 
 /// The environment variables of a process, as they were when the process started. The program may change its

@@ -7,7 +7,7 @@ use super::words;
 use crate::report::Figures;
 
 /// The meaning of each figure, by its name in the JSON.
-const SENTENCES: [(&str, &str); 58] = [
+const SENTENCES: [(&str, &str); 61] = [
     ("elapsed_s", "Time from the start of the program to its end."),
     ("calc_s", "That time without the waits of threads. 0 if the waits add up to more."),
     ("swap_s", "Time that threads waited for pages, added up."),
@@ -44,7 +44,10 @@ const SENTENCES: [(&str, &str); 58] = [
     ("prefetch_wasted", "Prefetched pages that were evicted without an access."),
     ("prefetch_accuracy", "Share of the prefetched pages with a known fate that were accessed."),
     ("local_bytes_peak", "Most far memory that was in local memory at a time."),
-    ("local_bytes_budget", "The budget for far memory in local memory, at the end."),
+    ("local_bytes_budget", "The budget for far memory in local memory: the largest, if a slowdown was held."),
+    ("slowdown_asked", "The slowdown that the run was to hold. None if it had a size of local memory instead."),
+    ("slowdown_held", "The run time divided by the run time without waits, as the controller counted them."),
+    ("held_bytes", "The budget at the end, if a slowdown was held."),
     ("far_bytes", "Far memory that was allocated at the end."),
     ("far_bytes_peak", "Most far memory that was allocated at a time."),
     ("private_bytes_peak", "Most private memory that is not far: the program's near memory and Hanare's own."),
