@@ -155,15 +155,14 @@ impl Figures {
             prefetch_accuracy: (fate_known > 0).then(|| seen.prefetch_used as f64 / fate_known as f64),
             local_bytes_peak: seen.local_bytes_peak,
             local_bytes_budget: seen.budget_bytes,
-            slowdown_asked: held(seen.slowdown).map(thousandths),
-            slowdown_held: held(seen.slowdown).and(held(seen.held_slowdown)).map(thousandths),
-            held_bytes: held(seen.slowdown).map(|_| seen.held_bytes),
+            slowdown_asked: known(seen.slowdown).map(thousandths),
+            slowdown_held: known(seen.slowdown).and(known(seen.held_slowdown)).map(thousandths),
+            held_bytes: known(seen.slowdown).map(|_| seen.held_bytes),
             far_bytes: seen.far_bytes,
             far_bytes_peak: seen.far_bytes_peak,
             private_bytes_peak: seen.private_bytes_peak,
             near_bytes: seen.near_bytes,
-            near_bytes_per_far_page: (seen.near_bytes > 0)
-                .then(|| seen.near_bytes as f64 * 4096.0 / seen.far_bytes_peak.max(1) as f64),
+            near_bytes_per_far_page: known(seen.near_bytes).map(|bytes| per_far_page(bytes, seen)),
             allocations_refused: seen.allocations_refused,
             servers_lost: seen.servers_lost,
             parts_behind_bytes: seen.parts_behind_bytes,
@@ -406,8 +405,12 @@ pub(crate) fn mode_name(mode: u64) -> &'static str {
     }
 }
 
-/// Returns a counter that is 0 if no slowdown is held.
-fn held(counter: u64) -> Option<u64> {
+fn per_far_page(bytes: u64, seen: &Snapshot) -> f64 {
+    bytes as f64 * 4096.0 / seen.far_bytes_peak.max(1) as f64
+}
+
+/// Returns a counter that is 0 if its value is not known, or does not apply.
+fn known(counter: u64) -> Option<u64> {
     Some(counter).filter(|count| *count > 0)
 }
 

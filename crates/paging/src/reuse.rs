@@ -22,7 +22,7 @@ const PER_POWER: u64 = 8;
 /// No slot, in the index.
 const NONE: u32 = u32::MAX;
 
-/// What is counted by depth, in units.
+/// The events that are counted by depth, in units.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Base pages for which a thread waited.

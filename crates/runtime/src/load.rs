@@ -36,7 +36,7 @@ pub fn trap_ns(mode: u64) -> u64 {
     if mode == 1 { WAKE_NS } else { SIGNAL_NS }
 }
 
-/// What the threads of a run did in a time. All times are in the same unit.
+/// The work and the waits of a run's threads in a time. All times are in the same unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
     /// The time by the clock.
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn waits_of_several_threads_are_shared_out() {
         let load = |cpu, waits, waits_on_cpu| Load { wall: 10.0, cpu, waits, waits_on_cpu };
-        // One thread that waits half of its time, on a CPU or asleep.
+        // One thread that waits half of its time, on a CPU or not.
         assert_eq!(load(10.0, 5.0, true).stall_share(), 0.5);
         assert_eq!(load(5.0, 5.0, false).stall_share(), 0.5);
         // Four threads that do the same.

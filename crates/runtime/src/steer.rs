@@ -13,7 +13,7 @@ use crate::hold::{Bounds, Window};
 use crate::load::{Load, trap_ns};
 use crate::process::State;
 
-/// Length of a window in nanoseconds. The keepers publish the time on CPUs as often.
+/// Length of a window in nanoseconds. The keepers publish the time on CPUs at the same interval.
 const WINDOW_NS: u64 = 100_000_000;
 /// Smallest budget, in bytes. With less, huge pages cannot be used.
 const LEAST_BYTES: u64 = 16 << 20;

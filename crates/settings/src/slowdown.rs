@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::ValueError;
 
-/// Smallest and largest slowdown, in thousandths. Waits of a twentieth of the time are hardly told from noise.
+/// Smallest and largest slowdown, in thousandths. Waits below a twentieth of the time are within the noise.
 const MIN: u32 = 1_050;
 const MAX: u32 = 100_000;
 

@@ -18,7 +18,7 @@ const ARRIVALS_MIN: u64 = 256;
 /// Sizes of local memory between the budget and the peak at which the model is asked for answers.
 const STEPS: usize = 400;
 
-/// What one run showed. Times are in seconds, sizes in bytes.
+/// The observations of one run. Times are in seconds, sizes in bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct Observed {
     pub(crate) elapsed_s: f64,
@@ -244,7 +244,7 @@ mod tests {
         let one = Model::new(&run(&[(999 * MIB, 100_000)])).unwrap();
         let four = Observed { cpu_s: 40.0, waits_s: (32.0, 0.0), ..run(&[(999 * MIB, 100_000)]) };
         assert_eq!(Model::new(&four).unwrap().time_s(550 * MIB), one.time_s(550 * MIB));
-        // Four threads asleep in their waits, by a link.
+        // Four threads that do not compute while they wait, over a link.
         let remote = Observed { cpu_s: 8.0, waits_on_cpu: false, ..four };
         assert!(near(Model::new(&remote).unwrap().time_s(1000 * MIB), 2.0));
     }

@@ -58,7 +58,7 @@ pub(crate) struct Control {
 /// Number of words of a [`Control`].
 pub(crate) const WORDS: usize = 7;
 
-/// What the controller must keep to.
+/// The limits of the controller.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
     /// Share of the time that the run may stand still.
