@@ -33,6 +33,7 @@ mod slurm;
 mod socket;
 mod status;
 mod supervise;
+mod symbols;
 mod top;
 mod torture;
 mod trace;

@@ -339,7 +339,8 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
     if let Some(signal) = forwarder.pending() {
         return Ok(128_u8.saturating_add(signal as u8));
     }
-    let (stats_fd, stats) = Stats::create().map(|(fd, stats)| (fd, Arc::new(stats)))?;
+    let counters = if outputs.want_record() { Stats::create_recording() } else { Stats::create() };
+    let (stats_fd, stats) = counters.map(|(fd, stats)| (fd, Arc::new(stats)))?;
     let watching = watching.start(name, &stats)?;
     // If the pollers (threads that poll on idle CPUs) cannot start, only speed is lost.
     let pollers = (!args.no_warm).then(|| Pollers::start(stats.clone()));

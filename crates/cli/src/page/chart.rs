@@ -138,6 +138,7 @@ impl OverTime<'_> {
         let axes = Axes {
             up: ticks.iter().map(|tick| (tick / top, self.unit.label(*tick, places))).collect(),
             right: times.map(|tick| (at(tick, end_s), words::seconds(tick))).collect(),
+            beside: Vec::new(),
         };
         let paths = html! {
             @for series in self.series {
@@ -176,13 +177,63 @@ pub(crate) fn bars(id: &str, title: &str, described: &str, bars: &[Bar], right: 
         // Ignored: writing to a string does not fail.
         let _ = write!(path, "M{from:.1},{HEIGHT}V{:.1}H{:.1}V{HEIGHT}Z", HEIGHT - height, to - 0.08 * (to - from));
     }
-    frame(id, title, described, &Axes { up, right }, &html! { path class="main" d=(path) {} })
+    frame(id, title, described, &Axes { up, right, beside: Vec::new() }, &html! { path class="main" d=(path) {} })
+}
+
+/// One cell of a map: its edges as shares of the width and of the height, and how hot it is, from 1 on.
+pub(crate) struct Hot {
+    pub(crate) across: (f64, f64),
+    pub(crate) up: (f64, f64),
+    pub(crate) level: usize,
+}
+
+/// A map of time and addresses.
+pub(crate) struct HeatMap<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) title: &'a str,
+    pub(crate) says: &'a str,
+    pub(crate) end_s: f64,
+    /// The bytes at the upper edge.
+    pub(crate) top_bytes: f64,
+    /// The cells, those of one row after one another.
+    pub(crate) cells: &'a [Hot],
+    /// Parts of the height, with their names.
+    pub(crate) beside: Vec<((f64, f64), String)>,
+}
+
+impl HeatMap<'_> {
+    /// Draws the map. Each level is one path.
+    pub(crate) fn draw(&self) -> Markup {
+        let levels = self.cells.iter().map(|cell| cell.level).max().unwrap_or(0);
+        let mut paths = vec![String::new(); levels];
+        for cell in self.cells.iter().filter(|cell| cell.level > 0) {
+            let (left, right) = (WIDTH * cell.across.0, WIDTH * cell.across.1);
+            let (low, high) = (HEIGHT * (1.0 - cell.up.0), HEIGHT * (1.0 - cell.up.1));
+            // Ignored: writing to a string does not fail.
+            let _ = write!(paths[cell.level - 1], "M{left:.1},{low:.1}V{high:.1}H{right:.1}V{low:.1}Z");
+        }
+        let ticks = Unit::Bytes.ticks(self.top_bytes).into_iter().filter(|tick| *tick <= self.top_bytes);
+        let times = scale::time_ticks(self.end_s, PARTS).into_iter().filter(|tick| *tick <= self.end_s);
+        let axes = Axes {
+            up: ticks.map(|tick| (at(tick, self.top_bytes), Unit::Bytes.label(tick, 0))).collect(),
+            right: times.map(|tick| (at(tick, self.end_s), words::seconds(tick))).collect(),
+            beside: self.beside.clone(),
+        };
+        let paths = html! {
+            @for (index, path) in paths.iter().enumerate() {
+                path class={ "heat heat" (index + 1) } d=(path) {}
+            }
+        };
+        frame(self.id, self.title, self.says, &axes, &paths)
+    }
 }
 
 /// The labels of a chart, each with its share of the height or the width.
 struct Axes {
     up: Vec<(f64, String)>,
     right: Vec<(f64, String)>,
+    /// Names of parts of the height, at the right edge.
+    beside: Vec<((f64, f64), String)>,
 }
 
 /// Draws the axes around the paths.
@@ -203,6 +254,12 @@ fn frame(id: &str, title: &str, described: &str, axes: &Axes, paths: &Markup) ->
             @for (share, label) in &axes.right {
                 line.tick x1=(x(*share)) x2=(x(*share)) y1=(TOP + HEIGHT) y2=(TOP + HEIGHT + 5.0) {}
                 text.right x=(x(*share)) y=(TOP + HEIGHT + 20.0) { (label) }
+            }
+            @for ((low, high), name) in &axes.beside {
+                svg x="100%" y="0" overflow="visible" {
+                    line.tick x1="5" x2="5" y1=(y(*low)) y2=(y(*high)) {}
+                    text.beside x="10" y=(y((low + high) / 2.0)) dy="4" { (name) }
+                }
             }
             line.cursor x1="0" x2="0" y1=(TOP) y2=(TOP + HEIGHT) {}
         }

@@ -6,9 +6,12 @@
 mod chart;
 mod charts;
 mod figures;
+mod heat;
+mod map;
 mod processes;
 mod recorder;
 mod timeline;
+mod waited;
 mod words;
 
 use std::ffi::OsString;
@@ -146,7 +149,9 @@ impl Record {
                     main {
                         // Along the time of the run.
                         @for chart in charts::over_time(self) { (chart) }
+                        (map::section(self))
                         // Along other axes.
+                        (self.samples.waited.sections())
                         (charts::latency(self))
                         // The parts of the run.
                         (self.choices())

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use hanare::stats::Stats;
 use serde::Serialize;
 
+use super::heat::Heat;
 use super::processes::Processes;
 use super::timeline::{Sample, Timeline};
+use super::waited::{Gatherer, Waited};
 
 /// Time from the start to the first checkpoint.
 const CHECKPOINT_FIRST: Duration = Duration::from_secs(1);
@@ -24,6 +26,10 @@ pub(crate) struct Samples {
     pub(crate) timeline: Timeline,
     #[serde(flatten)]
     pub(crate) processes: Processes,
+    #[serde(rename = "faults_by_address")]
+    pub(crate) heat: Heat,
+    #[serde(flatten)]
+    pub(crate) waited: Waited,
 }
 
 /// Called at each checkpoint, with the samples so far and the time since the start.
@@ -34,7 +40,7 @@ pub(crate) struct Recorder {
     stats: Arc<Stats>,
     stop: Sender<()>,
     /// `None` if there could be no thread. The samples are then those of the start and the end.
-    thread: Option<JoinHandle<Samples>>,
+    thread: Option<JoinHandle<(Samples, Gatherer)>>,
 }
 
 impl Recorder {
@@ -51,7 +57,9 @@ impl Recorder {
     pub(crate) fn finish(self, elapsed: Duration) -> Samples {
         drop(self.stop);
         let sampled = self.thread.and_then(|thread| thread.join().ok());
-        let mut samples = sampled.unwrap_or_else(Samples::none);
+        let (mut samples, gatherer) = sampled.unwrap_or_else(|| (Samples::none(), Gatherer::new()));
+        samples.heat.push(elapsed.as_secs_f64(), &self.stats.profile_cells());
+        samples.waited = gatherer.finish(&self.stats);
         samples.timeline.finish(Sample::read(&self.stats, elapsed));
         samples
     }
@@ -60,7 +68,12 @@ impl Recorder {
 impl Samples {
     /// Returns the samples of a run that has just begun.
     pub(crate) fn none() -> Self {
-        Samples { timeline: Timeline::new(), processes: Processes::default() }
+        Samples {
+            timeline: Timeline::new(),
+            processes: Processes::default(),
+            heat: Heat::default(),
+            waited: Waited::default(),
+        }
     }
 }
 
@@ -71,20 +84,22 @@ fn sample(
     began: Instant,
     stopped: &Receiver<()>,
     mut checkpoint: Option<Checkpoint>,
-) -> Samples {
-    let mut samples = Samples::none();
+) -> (Samples, Gatherer) {
+    let (mut samples, mut gatherer) = (Samples::none(), Gatherer::new());
     let (mut look_at, mut checkpoint_at) = (began, began + CHECKPOINT_FIRST);
     let mut sample_at = began + samples.timeline.interval();
     loop {
         let wake_at = if checkpoint.is_some() { sample_at.min(checkpoint_at) } else { sample_at };
         match stopped.recv_timeout(wake_at.saturating_duration_since(Instant::now())) {
             Err(RecvTimeoutError::Timeout) => {}
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => return samples,
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return (samples, gatherer),
         }
         let now = Instant::now();
         let elapsed = now.saturating_duration_since(began);
         if now >= sample_at {
             samples.timeline.push(Sample::read(stats, elapsed));
+            samples.heat.push(elapsed.as_secs_f64(), &stats.profile_cells());
+            gatherer.look(stats);
             let interval = samples.timeline.interval();
             // Samples that this thread could not take in time are left out.
             sample_at = if sample_at + interval > now { sample_at + interval } else { now + interval };
@@ -96,6 +111,7 @@ fn sample(
         if let Some(checkpoint) = &mut checkpoint
             && now >= checkpoint_at
         {
+            samples.waited = gatherer.so_far(stats);
             checkpoint(&samples, elapsed);
             checkpoint_at = now + CHECKPOINT;
         }
