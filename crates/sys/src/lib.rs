@@ -25,6 +25,7 @@ pub mod filter;
 pub mod flags;
 pub mod futex;
 pub mod limits;
+pub mod link;
 mod lock;
 pub mod map;
 pub mod mark;

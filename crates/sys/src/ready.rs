@@ -3,9 +3,10 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::Timespec;
 
-use crate::raw::{Errno, syscall};
+use crate::link;
+use crate::raw::Errno;
 use crate::refuse::{self, Call};
 
 /// The maximum number of descriptors in one wait.
@@ -40,7 +41,7 @@ pub fn wait_readable<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>, timeout: Dur
     if count == 0 {
         return Ok(());
     }
-    match refuse::draw(Call::Poll).and_then(|()| poll(&mut waited[..count], timeout)) {
+    match refuse::draw(Call::Poll).and_then(|()| link::poll(&mut waited[..count], timeout)) {
         Ok(_) | Err(Errno(libc::EINTR | libc::EAGAIN)) => Ok(()),
         Err(Errno(libc::EINVAL)) => {
             nap(timeout);
@@ -50,24 +51,10 @@ pub fn wait_readable<'a>(fds: impl Iterator<Item = BorrowedFd<'a>>, timeout: Dur
     }
 }
 
-/// Calls ppoll(2) by [`syscall`], because other system calls of a thread that waits for a page may be trapped.
-fn poll(waited: &mut [libc::pollfd], timeout: Duration) -> Result<usize, Errno> {
-    // A time that does not fit has no end.
-    let limit = libc::timespec {
-        tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-        tv_nsec: timeout.subsec_nanos().into(),
-    };
-    let args = [waited.as_mut_ptr() as usize, waited.len(), &raw const limit as usize, 0, 0, 0];
-    // SAFETY: the kernel reads and writes the descriptors in `waited` and reads `limit`, which live until it returns. There
-    // is no signal mask.
-    unsafe { syscall(libc::SYS_ppoll, args) }
-}
-
 /// Checks whether bytes can be received from a connection, or its end can. If the kernel refuses to say, the answer is
 /// no.
 pub fn is_readable(link: BorrowedFd<'_>) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut [PollFd::from_borrowed_fd(link, PollFlags::IN)], Some(&now)) == Ok(1)
+    link::wait(link, link::Ready::ToReceive, Duration::ZERO) == Ok(true)
 }
 
 #[cfg(test)]

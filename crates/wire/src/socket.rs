@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use hanare_sys::link::{self, Ready};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sockopt,
@@ -118,7 +118,7 @@ impl Socket {
     /// have arrived.
     pub fn receive(&self, into: &mut [u8]) -> Result<Option<usize>, LinkError> {
         let wanted = into.len();
-        received(rustix::net::recv(&self.fd, into, RecvFlags::DONTWAIT).map(|(n, _)| n), wanted)
+        received(link::receive(self.fd.as_fd(), into).map_err(of_rustix), wanted)
     }
 
     /// Receives bytes that have arrived, without waiting. Fills `pieces` after their first `skip` bytes, one piece after
@@ -150,7 +150,7 @@ impl Socket {
             window[count] = IoSliceMut::new(rest);
             count += 1;
         }
-        received(rustix::io::readv(&self.fd, &mut window[..count]), wanted)
+        received(link::receive_pieces(self.fd.as_fd(), &mut window[..count]).map_err(of_rustix), wanted)
     }
 
     /// Encrypts all bytes that are sent from now on. Returns false if they are encrypted already.
@@ -206,13 +206,7 @@ impl Socket {
     }
 
     fn send_plain(&self, pieces: &[IoSlice<'_>], more: bool) -> Result<Option<usize>, LinkError> {
-        let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        flags.set(SendFlags::MORE, more);
-        let sent = match pieces {
-            [one] => rustix::net::send(&self.fd, one, flags),
-            _ => rustix::net::sendmsg(&self.fd, pieces, &mut SendAncillaryBuffer::default(), flags),
-        };
-        match sent {
+        match link::send(self.fd.as_fd(), pieces, more).map_err(of_rustix) {
             Ok(n) => Ok(Some(n)),
             Err(Errno::AGAIN | Errno::INTR) => Ok(None),
             Err(e) => Err(LinkError::io("sending", e)),
@@ -242,13 +236,12 @@ impl Socket {
     /// Sleeps until the socket is ready for `direction`, or `timeout` has passed. Returns whether the socket is ready.
     /// A signal may end the sleep early.
     pub fn wait(&self, direction: Direction, timeout: Duration) -> Result<bool, LinkError> {
-        let events = match direction {
-            Direction::Receive => PollFlags::IN,
-            Direction::Send => PollFlags::OUT,
+        let ready = match direction {
+            Direction::Receive => Ready::ToReceive,
+            Direction::Send => Ready::ToSend,
         };
-        let limit = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
-        match rustix::event::poll(&mut [PollFd::new(&self.fd, events)], Some(&limit)) {
-            Ok(ready) => Ok(ready > 0),
+        match link::wait(self.fd.as_fd(), ready, timeout).map_err(of_rustix) {
+            Ok(is_ready) => Ok(is_ready),
             Err(Errno::INTR) => Ok(false),
             // The process may open no descriptor any more (RLIMIT_NOFILE of 0). The caller tries again after a nap.
             Err(Errno::INVAL) => {
@@ -351,6 +344,11 @@ fn take_files(mut control: RecvAncillaryBuffer<'_>) -> [Option<OwnedFd>; FILES_M
         }
     }
     files
+}
+
+/// Returns an error of `hanare-sys` as the other errors of this crate.
+fn of_rustix(errno: hanare_sys::Errno) -> Errno {
+    Errno::from_raw_os_error(errno.0)
 }
 
 fn received(result: Result<usize, Errno>, wanted: usize) -> Result<Option<usize>, LinkError> {
