@@ -4,6 +4,9 @@
 # Each row compares two runs of `hanare bench paging` over TCP, taken in turn: with the feature and without it. Both have
 # the same number of servers, so that the servers' threads take CPUs from the program on both sides. A row's figure is
 # the median of RUNS (5) ratios of times. SIZE (512M) is the size of the far memory. Let nothing else run.
+#
+# Beside it stands the median ratio of the CPU time of the whole machine, and the share of its CPUs that was busy with the
+# feature. Where the share is near 1, program and servers contend for the CPUs, and the CPU time bounds the row.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 SIZE="${SIZE:-512M}"
@@ -12,10 +15,22 @@ folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 trap 'exit 130' INT TERM
 
-# Prints the seconds of one run: seconds FLAGS...
-seconds() {
+# Prints the time that all CPUs were busy and idle since the start of the machine, in ticks.
+ticks() {
+    awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 + $9, $5 + $6 }' /proc/stat
+}
+
+# Prints the seconds of one run, the busy ticks and the idle ticks: one_run FLAGS...
+one_run() {
+    local busy idle
+    read -r busy idle < <(ticks)
     runs=1 paging "$folder/json" --link tcp "$@"
-    figure "$folder/json" seconds
+    echo "$(figure "$folder/json" seconds) $(ticks) $busy $idle" | awk '{ print $1, $2 - $4, $3 - $5 }'
+}
+
+# Prints the median of column N of the ratios: median N
+median() {
+    sort -n -k "$1,$1" "$folder/ratios" | awk -v n="$1" '{ all[NR] = $n } END { print all[int((NR + 1) / 2)] }'
 }
 
 # Prints a row: row WHAT BOUND "FLAGS OF BOTH" "FLAGS WITHOUT" "FLAGS WITH"
@@ -25,13 +40,13 @@ row() {
     read -ra without <<<"$4"
     read -ra with <<<"$5"
     for ((round = 0; round < runs; round++)); do
-        quotient "$(HANARE_DISABLE="${6:-}" seconds "${both[@]}" "${with[@]}")" \
-            "$(HANARE_DISABLE="${7:-}" seconds "${both[@]}" "${without[@]}")"
-        echo
-    done | sort -n >"$folder/ratios"
-    ratio="$(awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }' "$folder/ratios")"
-    printf '%-52s %7s (%s to %s)   wanted %s: %s\n' "$1" "$ratio" "$(head -n 1 "$folder/ratios")" \
-        "$(tail -n 1 "$folder/ratios")" "$2" "$(verdict "$ratio" "$2")"
+        echo "$(HANARE_DISABLE="${6:-}" one_run "${both[@]}" "${with[@]}")" \
+            "$(HANARE_DISABLE="${7:-}" one_run "${both[@]}" "${without[@]}")"
+    done | awk '{ printf "%.3f %.2f %.2f\n", $1 / $4, $2 / $5, $2 / ($2 + $3) }' | sort -n >"$folder/ratios"
+    ratio="$(median 1)"
+    printf '%-50s %6s (%s to %s)   wanted %s: %s; CPU time %s, %s busy\n' "$1" "$ratio" \
+        "$(head -n 1 "$folder/ratios" | cut -d ' ' -f 1)" "$(tail -n 1 "$folder/ratios" | cut -d ' ' -f 1)" "$2" \
+        "$(verdict "$ratio" "$2")" "$(median 2)" "$(median 3)"
     record "$1" "$ratio" x
 }
 
