@@ -66,25 +66,26 @@ pub(crate) struct Fit {
 
 /// A size of local memory with its prediction. The JSON has this structure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-struct Row {
-    local_bytes: u64,
+pub(crate) struct Row {
+    pub(crate) local_bytes: u64,
     percent_of_peak: f64,
-    run_time_s: f64,
+    pub(crate) run_time_s: f64,
     /// The run time divided by that with all memory local.
-    slowdown: f64,
+    pub(crate) slowdown: f64,
 }
 
 /// All that is predicted. The JSON has this structure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-struct Prediction {
+pub(crate) struct Prediction {
     /// What was observed.
     elapsed_s: f64,
     local_bytes_budget: u64,
     far_bytes_peak: u64,
     near_bytes_peak: u64,
     /// What is predicted.
-    rows: Vec<Row>,
-    knee: Option<Row>,
+    pub(crate) rows: Vec<Row>,
+    /// The size from which on more memory saves less.
+    pub(crate) knee: Option<Row>,
     asks: Vec<Ask>,
 }
 
@@ -124,8 +125,8 @@ impl Fit {
 
 impl Prediction {
     /// Predicts from a run. An error is a line that says why nothing can be predicted.
-    fn new(seen: &Snapshot, elapsed_s: f64) -> Result<Self, String> {
-        if seen.processes == 0 {
+    pub(crate) fn new(seen: &Snapshot, elapsed_s: f64) -> Result<Self, String> {
+        if seen.processes == 0 || elapsed_s <= 0.0 {
             return Err("no fit: the program had no far memory. It made no large allocation, ended first, or did not \
                         load Hanare's library"
                 .to_owned());
@@ -152,6 +153,12 @@ impl Prediction {
             // Less than this run had is not asked for, because nothing is known about it.
             asks: SLOWDOWNS.into_iter().filter(|&most| model.slowdown(seen.budget_bytes) > most).map(ask).collect(),
         })
+    }
+
+    /// Returns the size to ask for first, in bytes, with the run time that it would give, in seconds.
+    pub(crate) fn first_ask(&self) -> Option<(u64, f64)> {
+        let whole_s = self.rows.last()?.run_time_s;
+        self.asks.first().map(|ask| (ask.local_bytes, ask.slowdown * whole_s))
     }
 
     /// Returns the table for people.
@@ -226,7 +233,7 @@ fn observed(seen: &Snapshot, elapsed_s: f64) -> Observed {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use hanare::counters::add;
     use hanare::counters::reuse::{Kind, bucket_of};
@@ -239,7 +246,7 @@ mod tests {
     }
 
     /// A run of a loop over 1000 MiB with 250 of them local, that waits for three quarters of its 8 s.
-    fn a_loop(stats: &Stats) {
+    pub(crate) fn a_loop(stats: &Stats) {
         add(&stats.processes, 1);
         add(&stats.far_bytes_peak, 1000 * MIB);
         add(&stats.budget_bytes, 250 * MIB);

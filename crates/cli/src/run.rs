@@ -323,6 +323,8 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
     let mut outputs = Outputs::open(&args.report, args.stats_json.as_deref())?;
     let watching = args.watching.prepare()?;
     let fit = settings.fit.then(|| Fit::new(args.fit_json.as_ref(), &args.program)).transpose()?;
+    // A page and its JSON say what other sizes of local memory would bring.
+    settings.fit |= outputs.want_record();
 
     // From here on, cleanup is needed at the end, so a signal must not simply end the command.
     let forwarder = Forwarder::install().map_err(RunError::Signals)?;

@@ -228,6 +228,46 @@ impl HeatMap<'_> {
     }
 }
 
+/// Times against sizes of memory: a line through points.
+pub(crate) struct Curve<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) title: &'a str,
+    pub(crate) says: &'a str,
+    /// Sizes in bytes, ascending, with their times in seconds.
+    pub(crate) points: &'a [(f64, f64)],
+    /// The bytes at the right edge.
+    pub(crate) end_bytes: f64,
+    /// A size that a vertical line marks.
+    pub(crate) mark_bytes: Option<f64>,
+}
+
+impl Curve<'_> {
+    /// Draws the line between its axes.
+    pub(crate) fn draw(&self) -> Markup {
+        let most_s = self.points.iter().map(|(_, seconds)| *seconds).filter(|it| it.is_finite()).fold(0.0, f64::max);
+        let ticks = scale::ticks(most_s, PARTS);
+        let top = ticks.last().copied().unwrap_or(1.0);
+        let sizes = scale::binary_ticks(self.end_bytes, PARTS).into_iter().filter(|tick| *tick <= self.end_bytes);
+        let axes = Axes {
+            up: ticks.iter().map(|tick| (tick / top, words::seconds(*tick))).collect(),
+            right: sizes.map(|tick| (at(tick, self.end_bytes), words::bytes(tick))).collect(),
+            beside: Vec::new(),
+        };
+        let mut path = String::new();
+        for (bytes, seconds) in self.points {
+            let (x, y) = (WIDTH * at(*bytes, self.end_bytes), HEIGHT * (1.0 - at(*seconds, top)));
+            // Ignored: writing to a string does not fail.
+            let _ = write!(path, "{}{x:.1},{y:.1}", if path.is_empty() { 'M' } else { 'L' });
+        }
+        let mark = self.mark_bytes.map(|bytes| format!("M{:.1},0V{HEIGHT}", WIDTH * at(bytes, self.end_bytes)));
+        let paths = html! {
+            path.line d=(path) {}
+            @if let Some(mark) = mark { path.dashed d=(mark) {} }
+        };
+        frame(self.id, self.title, self.says, &axes, &paths)
+    }
+}
+
 /// The labels of a chart, each with its share of the height or the width.
 struct Axes {
     up: Vec<(f64, String)>,

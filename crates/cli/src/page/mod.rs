@@ -10,6 +10,7 @@ mod heat;
 mod map;
 mod processes;
 mod recorder;
+mod sizes;
 mod timeline;
 mod waited;
 mod words;
@@ -25,6 +26,7 @@ use serde::Serialize;
 
 use self::charts::Latency;
 pub(crate) use self::recorder::{Checkpoint, Recorder, Samples};
+use crate::fit::Prediction;
 use crate::report::Figures;
 
 const STYLE: &str = include_str!("style.css");
@@ -42,6 +44,8 @@ pub(crate) struct Record {
     /// The time of writing, in UTC.
     written_at: String,
     fault_latency: Latency,
+    /// Run times with other sizes of local memory. `None` if nothing can be predicted.
+    fit: Option<Prediction>,
     #[serde(flatten)]
     samples: Samples,
 }
@@ -120,7 +124,8 @@ impl Record {
     /// Puts together what is known of a run now.
     pub(crate) fn new(figures: Figures, setting: Setting, seen: &Snapshot, samples: Samples) -> Self {
         let written_at = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-        Record { figures, setting, written_at, fault_latency: Latency::of(&seen.fault_hist), samples }
+        let fit = Prediction::new(seen, figures.elapsed_s).ok();
+        Record { figures, setting, written_at, fault_latency: Latency::of(&seen.fault_hist), fit, samples }
     }
 
     pub(crate) fn figures(&self) -> &Figures {
@@ -144,13 +149,14 @@ impl Record {
                     header {
                         h1 { "Hanare report: " (program) }
                         p.answer { (words::unbroken(&words::summary(&self.figures))) }
-                        p.next { (with_flags(&words::next_step(&self.figures, self.setting.machine.memory_bytes))) }
+                        p.next { (with_flags(&self.next_step())) }
                     }
                     main {
                         // Along the time of the run.
                         @for chart in charts::over_time(self) { (chart) }
                         (map::section(self))
                         // Along other axes.
+                        (sizes::section(self))
                         (self.samples.waited.sections())
                         (charts::latency(self))
                         // The parts of the run.
@@ -165,6 +171,10 @@ impl Record {
             }
         };
         page.into_string() + "\n"
+    }
+
+    fn next_step(&self) -> String {
+        words::next_step(&self.figures, self.setting.machine.memory_bytes, self.fit.as_ref())
     }
 
     fn choices(&self) -> Markup {
@@ -353,6 +363,25 @@ mod tests {
         }
         assert!(page.contains("a&lt;b&gt;&amp;&quot;c") && page.contains("\\u{0}&lt;/script&gt;"), "{page}");
         assert_eq!((page.matches("<script>").count(), page.contains("NaN")), (1, false));
+    }
+
+    #[test]
+    fn a_page_says_what_other_sizes_would_bring() {
+        let stats = Stats::attach(None, None).unwrap();
+        crate::fit::tests::a_loop(&stats);
+        let page = |seconds| {
+            let seen = stats.snapshot();
+            let end = End::Exited(0);
+            let figures = Figures::new("fold".to_owned(), &seen, Some(&end), Duration::from_secs(seconds));
+            let setting = Setting::new(std::iter::empty(), &[], "none".to_owned());
+            Record::new(figures, setting, &seen, Samples::none()).page()
+        };
+        let whole = page(8);
+        for part in ["id=\"sizes\"", "<td>3.80 x</td>", "try <code>--local 952M</code>"] {
+            assert!(whole.contains(part), "{part} is not in {whole}");
+        }
+        let nothing = page(0);
+        assert!(!nothing.contains("id=\"sizes\"") && !nothing.contains("NaN"), "{nothing}");
     }
 
     #[test]

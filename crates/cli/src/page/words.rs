@@ -2,6 +2,7 @@
 
 use hanare_settings::{format_size, human_size};
 
+use crate::fit::Prediction;
 use crate::report::Figures;
 
 /// Exit code of a run that a lost memory server has ended.
@@ -50,8 +51,9 @@ fn waits(figures: &Figures) -> String {
     }
 }
 
-/// Returns the next thing to try. Words in backticks are flags. `memory_bytes` is the memory of the machine.
-pub(crate) fn next_step(figures: &Figures, memory_bytes: Option<u64>) -> String {
+/// Returns the next thing to try. Words in backticks are flags. `memory_bytes` is the memory of the machine, and `fit` has
+/// what other sizes of local memory would bring, if that is known.
+pub(crate) fn next_step(figures: &Figures, memory_bytes: Option<u64>, fit: Option<&Prediction>) -> String {
     let share = share(figures.waits_s(), figures.elapsed_s).unwrap_or(0.0);
     let far = figures.far_bytes_peak;
     match figures.exit_code {
@@ -66,7 +68,7 @@ pub(crate) fn next_step(figures: &Figures, memory_bytes: Option<u64>) -> String 
              or a larger `--memory`."
                 .to_owned()
         }
-        _ if share >= WAITS_MUCH && figures.local_bytes_budget < far => more_memory(figures, memory_bytes),
+        _ if share >= WAITS_MUCH && figures.local_bytes_budget < far => more_memory(figures, memory_bytes, fit),
         _ if figures.prefetch_accuracy.is_some_and(|accuracy| accuracy < 0.5)
             && figures.prefetch_wasted > figures.pages_in / 10 =>
         {
@@ -80,14 +82,22 @@ pub(crate) fn next_step(figures: &Figures, memory_bytes: Option<u64>) -> String 
     }
 }
 
-/// Returns the advice to give more local memory: half of far memory, or all of it where half would be less than twice
-/// the present budget.
-fn more_memory(figures: &Figures, memory_bytes: Option<u64>) -> String {
+/// Returns the advice to give more local memory: what is predicted to suffice. Without a prediction it is half of far
+/// memory, or all of it where half would be less than twice the present budget.
+fn more_memory(figures: &Figures, memory_bytes: Option<u64>, fit: Option<&Prediction>) -> String {
     let (far, budget) = (figures.far_bytes_peak, figures.local_bytes_budget);
     let (bytes, what) = if budget < far / 4 { (far / 2, "half") } else { (far, "all") };
     let bytes = bytes.checked_next_multiple_of(MIB).unwrap_or(bytes);
     // The rest is for the program's near memory and the system.
     let most = memory_bytes.map_or(u64::MAX, |bytes| bytes / 4 * 3);
+    if let Some((bytes, run_time_s)) = fit.and_then(Prediction::first_ask).filter(|(bytes, _)| *bytes <= most) {
+        return format!(
+            "With {} of local memory it would take about {}: try `--local {}`.",
+            human_size(bytes),
+            seconds(run_time_s),
+            format_size(bytes)
+        );
+    }
     if bytes <= most {
         return format!("Try `--local {}`, which is {what} of its far memory.", format_size(bytes));
     }
@@ -288,15 +298,15 @@ mod tests {
             (run(end(), 0), machine, "try `--local 128M`"),
             (run(end(), 4), machine, "A larger `--local` shortens"),
         ] {
-            let step = next_step(&figures, memory);
+            let step = next_step(&figures, memory, None);
             assert!(step.contains(part), "{part} is not in {step}");
         }
         let mut wide = run(end(), 23);
         wide.local_bytes_budget = 1 << 30;
-        assert!(next_step(&wide, machine).contains("Try `--local 1280M`, which is all"));
+        assert!(next_step(&wide, machine, None).contains("Try `--local 1280M`, which is all"));
         let mut wasteful = run(end(), 4);
         (wasteful.prefetch_accuracy, wasteful.prefetch_wasted) = (Some(0.1), 900);
-        assert!(next_step(&wasteful, machine).contains("`--prefetch none`"));
+        assert!(next_step(&wasteful, machine, None).contains("`--prefetch none`"));
     }
 
     #[test]
@@ -355,7 +365,7 @@ mod tests {
             }
             let mut run = run(None, 7);
             (run.elapsed_s, run.swap_s, run.local_bytes_budget, run.far_bytes_peak) = (number, number, count, count);
-            for text in [summary(&run), next_step(&run, Some(count))] {
+            for text in [summary(&run), next_step(&run, Some(count), None)] {
                 prop_assert!(!text.contains("NaN") && !text.contains("inf"), "{number} {count}: {text}");
             }
         }
