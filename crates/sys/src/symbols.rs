@@ -126,6 +126,12 @@ impl Library {
         text.len() <= NAME_MAX && text.iter().zip(start..).all(|(&byte, at)| self.image.read(at) == Some(byte))
     }
 
+    /// Checks whether an address lies inside this library.
+    #[must_use]
+    pub fn holds(&self, addr: usize) -> bool {
+        self.image.contains(addr, 1)
+    }
+
     /// Returns this library's function with this name. If the function has several versions, returns the default one,
     /// to which a reference without a version is bound. Returns `None` if this library does not define the function.
     #[must_use]

@@ -1,8 +1,9 @@
 //! The callers of the present code, by the unwind tables that the compiler writes.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 
 use crate::signal;
+use crate::symbols::Library;
 
 /// The unwinder's "no error": go on with the next frame.
 const GO_ON: c_int = 0;
@@ -10,6 +11,9 @@ const GO_ON: c_int = 0;
 const STOP: c_int = 5;
 /// Most frames that are looked at.
 const FRAMES_MAX: usize = 32;
+
+/// The functions that libgcc_s calls while it unwinds.
+const CALLED: [&CStr; 3] = [c"memcpy", c"memset", c"strlen"];
 
 unsafe extern "C" {
     fn _Unwind_Backtrace(each: extern "C" fn(*mut c_void, *mut c_void) -> c_int, to: *mut c_void) -> c_int;
@@ -21,6 +25,20 @@ struct Seen<'a> {
     frames: &'a mut [u64],
     len: usize,
     looked_at: usize,
+}
+
+/// Checks whether the unwinder would call only functions of the C library, and none with which the program replaces them.
+/// Such a function may access far memory, or count its calls.
+///
+/// This takes the dynamic linker's lock, so it is not for the fault path.
+#[must_use]
+pub fn calls_no_program() -> bool {
+    let Some(library) = Library::loaded(c"libc.so.6") else { return false };
+    CALLED.iter().all(|name| {
+        // SAFETY: the name ends with a zero. The first definition in the order of the program's libraries is returned.
+        let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        library.holds(first as usize)
+    })
 }
 
 /// Writes the return addresses of the present code's callers to `frames`, the nearest one first, and returns their
@@ -54,6 +72,11 @@ extern "C" fn note(context: *mut c_void, to: *mut c_void) -> c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_without_functions_of_its_own_is_unwound() {
+        assert!(calls_no_program());
+    }
 
     #[inline(never)]
     fn inner(frames: &mut [u64]) -> usize {

@@ -47,7 +47,7 @@ pub(crate) fn join(profile: Option<&'static Profile>, base: usize, len: usize) {
     PROCESS.store(process, Relaxed);
     owners::open(len);
     // The first call may load the unwinder's library. Later, another thread could be loading one, and wait for this one.
-    if !UNWINDS.load(Relaxed) {
+    if !UNWINDS.load(Relaxed) && unwind::calls_no_program() {
         UNWINDS.store(unwind::callers(&mut [0; FRAMES]) > 0, Relaxed);
     }
     PROFILE.store(std::ptr::from_ref(profile).cast_mut(), Release);
