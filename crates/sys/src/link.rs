@@ -1,5 +1,5 @@
 //! System calls of connections. They are made by [`syscall`], so they are not trapped in a thread whose other calls are
-//! (`PR_SET_SYSCALL_USER_DISPATCH`). A trap takes several times as long as one of these calls.
+//! (`PR_SET_SYSCALL_USER_DISPATCH`). A trap takes several times the time of such a call.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -57,7 +57,7 @@ pub fn send(link: BorrowedFd<'_>, pieces: &[IoSlice<'_>], more: bool) -> Result<
     unsafe { syscall(libc::SYS_sendmsg, [fd, &raw const message as usize, flags as usize, 0, 0, 0]) }
 }
 
-/// What a thread waits for.
+/// The state of a connection that a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
     /// Bytes can be received, or the connection has ended.
