@@ -82,7 +82,9 @@ fn the_figures_agree_with_those_at_the_end_of_the_run() {
     let process = &processes[0];
     assert!(number(process, "faults") > 0.0 && number(process, "faults") <= last.number("faults") as f64, "{then}");
     assert!(number(process, "stall_share") > 0.0 && number(process, "swap_s") > 0.0, "{then}");
-    assert!(number(process, "local_bytes") > 0.0 && number(process, "local_bytes") <= local, "{then}");
+    // The figures of a process are read a moment after those of its run, so its local memory may be the larger.
+    let local = number(process, "local_bytes");
+    assert!(local > 0.0 && local <= last.number("local_bytes_peak") as f64, "{then}");
     assert!(far.contains(&number(process, "far_bytes")), "{then}");
     assert!(number(process, "private_bytes") > 0.0 && number(process, "faults_per_s") > 0.0, "{then}");
     place.assert_nothing_left();
