@@ -27,7 +27,7 @@ const WAITING_MAX: usize = 256;
 const ASIDE_MAX: usize = 256;
 /// Number of waiting rounds, about 5 us each, in which the handler polls the link. In later rounds, it sleeps.
 const ROUNDS_POLLING: u32 = 60;
-/// Longest sleep of the handler while several servers are to answer for a page. Slow answers are noticed after it.
+/// Longest sleep of the handler while a page needs the answers of several servers. Slow answers are noticed after it.
 const SLEEP: Duration = Duration::from_micros(200);
 /// Number of rounds after which the handler stops waiting for the page of a fault. By then, the page must have arrived
 /// and been evicted again between two rounds.
@@ -65,7 +65,7 @@ pub(crate) fn run(engine: &'static Engine, first_thread: Option<CpuCell>) {
         engine,
         watched: None,
         uffd,
-        together: Together::new(first_thread),
+        together: Together::new(first_thread, engine.store().writes_later() && !engine.store().is_split()),
         waiting: Vec::with_capacity(WAITING_MAX),
         aside: Vec::with_capacity(ASIDE_MAX),
     };
@@ -158,7 +158,8 @@ impl Handler {
         if small && !self.engine.store().writes_later() {
             self.engine.counters.fault_rate.fault(since_ns);
         }
-        let _together = self.together.on_fault(thread, small);
+        self.together.on_fault(thread, small);
+        let _together = if self.engine.store().is_split() { None } else { self.together.confine(thread) };
         let Some((unit, opened)) = self.engine.fault_there(thread, addr, write) else {
             // After the access, the program mapped something else at this address. So the address is no longer far,
             // and the woken thread accesses the new mapping.
@@ -225,12 +226,16 @@ impl Handler {
     }
 
     /// Receives the pages of the waiting faults. Polls in the first rounds, and sleeps in later ones. Each sleep is
-    /// short, so that a new fault does not wait long. Sleeps in the first rounds, too, if several servers answer for each
-    /// page. Returns whether there may be a new fault.
-    fn receive(&self) -> bool {
+    /// short, so that a new fault does not wait long. Sleeps in the first rounds, too, if a page needs the answers of several
+    /// servers. Returns whether there may be a new fault.
+    fn receive(&mut self) -> bool {
         if self.engine.store().is_split() {
             let ready = self.wait(self.engine.store().arriving(), SLEEP);
             if ready.other || !ready.events {
+                let _together = match self.waiting[..] {
+                    [Awaited { fault, .. }] => self.together.confine(fault.thread),
+                    _ => None,
+                };
                 self.engine.receive(Wait::Now);
             }
             return ready.events;

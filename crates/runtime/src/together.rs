@@ -3,9 +3,10 @@
 //! Waking a thread on the waker's own CPU costs about 2 us. Waking a thread on an idle CPU needs an interrupt to that
 //! CPU, which costs some 20 us if CPUs are virtual. The scheduler prefers the idle CPU. So the handler pins itself to
 //! the CPU of the faulting thread. If the faulting thread still moves to another CPU, the handler confines that thread
-//! to the handler's CPU during each wake-up. Confining has two conditions. The handler must have the right to run first
+//! to the handler's CPU during each wake-up. Confining has three conditions. The handler must have the right to run first
 //! (SCHED_FIFO), so that it can release the thread before the thread runs. The program must have only one thread, so
-//! that no other thread can starve.
+//! that no other thread can starve. The handler must not poll while a page is in transit, because it would keep a server
+//! on this host from its CPU.
 
 use hanare_sys::thread::{self, Confined, CpuCell, CpuWatch};
 
@@ -18,6 +19,7 @@ const CONFINE_FAULTS: u32 = 1024;
 
 pub(crate) struct Together {
     first_thread: Option<CpuCell>,
+    polls: bool,
     watch: Option<(i32, CpuWatch)>,
     faults: u32,
     /// The CPU to which the handler has pinned itself.
@@ -30,21 +32,20 @@ pub(crate) struct Together {
 
 impl Together {
     /// Returns a state in which no thread is pinned or confined. `first_thread` reports the CPU of the program's first
-    /// thread.
-    pub(crate) fn new(first_thread: Option<CpuCell>) -> Self {
-        Self { first_thread, watch: None, faults: 0, cpu: None, confine: 0, first: Some(false) }
+    /// thread. `polls` says whether the handler polls while pages are in transit.
+    pub(crate) fn new(first_thread: Option<CpuCell>, polls: bool) -> Self {
+        Self { first_thread, polls, watch: None, faults: 0, cpu: None, confine: 0, first: Some(false) }
     }
 
-    /// Moves the handler thread to the CPU of thread `tid`, whose fault is about to be resolved, and may confine that
-    /// thread. The caller must drop the returned value after it has resolved the fault and before it waits.
-    pub(crate) fn on_fault(&mut self, tid: i32, small: bool) -> Option<Confined> {
+    /// Moves the handler thread to the CPU of thread `tid`, whose fault is about to be served.
+    pub(crate) fn on_fault(&mut self, tid: i32, small: bool) {
         if !small {
             // Moving a large page takes longer than any wake-up. The handler gives up its right to run first, so that
             // other threads can run meanwhile.
             if self.first == Some(true) {
                 self.first = thread::set_first(false).then_some(false);
             }
-            return None;
+            return;
         }
         self.faults = self.faults.wrapping_add(1);
         let moved = self.cpu_of(tid).filter(|cpu| self.cpu != Some(*cpu));
@@ -59,11 +60,16 @@ impl Together {
                 self.cpu = Some(cpu);
             }
         }
-        let confine = self.confine > 0 && self.first.is_some() && threads::is_alone();
+        let confine = !self.polls && self.confine > 0 && self.first.is_some() && threads::is_alone();
         if self.first == Some(!confine) {
             self.first = thread::set_first(confine).then_some(confine);
         }
-        if self.first != Some(true) {
+    }
+
+    /// May confine thread `tid`, whose page is about to be made accessible. The caller must drop the returned value after
+    /// that and before it waits.
+    pub(crate) fn confine(&mut self, tid: i32) -> Option<Confined> {
+        if self.first != Some(true) || self.confine == 0 {
             return None;
         }
         self.confine -= 1;

@@ -57,10 +57,11 @@ impl Pace {
         self.time
     }
 
-    /// Notes how long the thread waited for a request. After a short wait, the next one is polled longer, because that
-    /// finds the request without a sleep. After a long wait, the next one is polled for a shorter time.
+    /// Notes how long the thread waited for a request. After a wait that polling for `max` would have covered, the next
+    /// one is polled longer, because that finds the request without a sleep. After a longer wait, the next one is polled
+    /// for a shorter time.
     pub(crate) fn note(&mut self, waited: Duration) {
-        let next = if waited < 2 * self.max { 2 * self.time } else { self.time / 2 };
+        let next = if waited < self.max { 2 * self.time } else { self.time / 2 };
         self.time = next.clamp(self.max / 16, self.max);
     }
 }
@@ -95,12 +96,12 @@ mod tests {
         let max = Duration::from_micros(80);
         let mut pace = Pace::new(max);
         assert_eq!(pace.time(), max);
-        pace.note(2 * max);
-        assert_eq!(pace.time(), max / 2, "the client was slow");
+        pace.note(max);
+        assert_eq!(pace.time(), max / 2, "polling was in vain");
         (0..10).for_each(|_| pace.note(LONG));
         assert_eq!(pace.time(), max / 16);
-        pace.note(max);
-        assert_eq!(pace.time(), max / 8, "a little more polling would have sufficed");
+        pace.note(max / 2);
+        assert_eq!(pace.time(), max / 8, "more polling would have sufficed");
         (0..10).for_each(|_| pace.note(Duration::ZERO));
         assert_eq!(pace.time(), max);
     }

@@ -167,11 +167,11 @@ impl Kind {
         remote.chain(redundant.into_iter().flat_map(|redundant| redundant.arriving()))
     }
 
-    /// Checks whether a thread that waits for a page should sleep at once, and not poll first. Several servers answer for
-    /// each page then.
+    /// Checks whether a thread that waits for a page should sleep at once, and not poll first. Each page needs the answers
+    /// of several servers then.
     #[must_use]
     pub fn is_split(&self) -> bool {
-        matches!(self, Kind::Redundant(_))
+        matches!(self, Kind::Redundant(redundant) if redundant.is_split())
     }
 
     /// Does a part of a worker's work. Calls `ended` for each write that has ended, with false if the store held the same

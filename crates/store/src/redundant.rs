@@ -356,7 +356,7 @@ impl Redundant {
     /// Waits for all links together. Then receives the parts that have arrived for any thread.
     fn receive(&self, wait: Wait, take: &mut dyn Take) -> Polled {
         let (mut idle, mut any, mut came) = (true, false, false);
-        let has_turn = self.sleep_on_links(wait);
+        let has_turn = self.wait_for_links(wait);
         for index in 0..self.members.len() {
             // All replies that were received are passed on, because none of them makes the link readable again.
             while let Some(remote) = self.members[index].there().filter(|remote| remote.is_reading()) {

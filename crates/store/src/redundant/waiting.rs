@@ -1,9 +1,12 @@
 //! How threads wait for the parts of pages.
 //!
-//! K servers answer for each page. A thread that polled their links would take a CPU from servers on this host, and need
-//! several system calls for each round. So a thread that waits for a page sleeps at once, and one sleep covers all parts
-//! that are still missing. One thread at a time sleeps on the links. It receives for all threads. The others sleep until it
-//! has received the last part of their page, which the reader then tells them ([`Take::arrived`](crate::Take::arrived)).
+//! Of a mirrored page, one server sends the whole. A thread that waits for one polls first, as without redundancy.
+//!
+//! For a page in K > 1 parts, K servers answer. A thread that polled their links would take a CPU from servers on this
+//! host, and need several system calls for each round. So a thread that waits for such a page sleeps at once, and one sleep
+//! covers all parts that are still missing. One thread at a time sleeps on the links. It receives for all threads. The
+//! others sleep until it has received the last part of their page, which the reader then tells them
+//! ([`Take::arrived`](crate::Take::arrived)).
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -58,10 +61,19 @@ impl Redundant {
         reading.map(Remote::link)
     }
 
-    /// Sleeps until a part has arrived. Returns false if another thread sleeps on the links.
-    pub(super) fn sleep_on_links(&self, wait: Wait) -> bool {
+    /// Checks whether a page needs the answers of several servers.
+    pub(crate) fn is_split(&self) -> bool {
+        self.measures.redundancy.data > 1
+    }
+
+    /// Waits until a part has arrived. Returns false if another thread sleeps on the links.
+    pub(super) fn wait_for_links(&self, wait: Wait) -> bool {
         let timeout = match wait {
             Wait::Now => return true,
+            Wait::Spin { iterations } if !self.is_split() => {
+                (0..iterations).for_each(|_| std::hint::spin_loop());
+                return true;
+            }
             Wait::Spin { .. } => NAP,
             Wait::Block { timeout } => timeout,
         };
