@@ -48,6 +48,9 @@ pub const HELD_MS: u64 = 100;
 pub const ACTIONS_MAX: usize = 4096;
 /// Maximum number of pages that a policy examines to find a victim that the pager's filter accepts.
 pub const VICTIM_SCAN_MAX: usize = 1024;
+/// Number of searches for a huge page among dirty small pages that are left out after one in vain. Without this, a program
+/// that fills memory spends more time on searches than on page transfers.
+pub const SEARCHES_SPARED: u32 = 15;
 /// Maximum number of evicted units whose reuse is observed. If there are more, a smaller sample is observed.
 pub const REUSE_TRACKED_MAX: usize = 1 << 13;
 

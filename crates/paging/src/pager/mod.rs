@@ -89,6 +89,9 @@ pub struct Pager {
     frees: u32,
     freeing: u32,
     clean: u32,
+    /// Number of searches to leave out while only a huge page could be a victim, because the last search found none. The
+    /// end of the last write-back is always followed by a search.
+    searches_spared: u32,
     /// Number of pages that are neither untouched nor resident nor remote.
     moving: u32,
     /// Number of write-backs in progress.
@@ -168,6 +171,7 @@ impl Pager {
             leaving_clean: 0,
             freeing: 0,
             clean: 0,
+            searches_spared: 0,
             touched: 0,
             in_extent: match geometry.block_units {
                 1 => vec![0; units.div_ceil(geometry.stretch_units() as usize)],

@@ -237,6 +237,11 @@ impl Pager {
         }
         let dirty_small = self.may_take_dirty(false) && !clean_only;
         let dirty_wide = self.may_take_dirty(true) && !clean_only;
+        let only_wide = self.clean == 0 && !dirty_small;
+        if only_wide && self.writing > 0 && self.searches_spared > 0 {
+            self.searches_spared -= 1;
+            return false;
+        }
         let Self { policy, state, flags, is_wide, geometry, .. } = self;
         let accept = |page: PageId| {
             let flags = flags[page.0 as usize];
@@ -249,6 +254,7 @@ impl Pager {
                 && !keeps(page)
         };
         let Some(page) = policy.victim(&accept) else {
+            self.searches_spared = if only_wide { limits::SEARCHES_SPARED } else { 0 };
             return false;
         };
         let dirty = self.has(page, DIRTY);
