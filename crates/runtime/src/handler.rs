@@ -65,7 +65,7 @@ pub(crate) fn run(engine: &'static Engine, first_thread: Option<CpuCell>) {
         engine,
         watched: None,
         uffd,
-        together: Together::new(first_thread, engine.store().writes_later() && !engine.store().is_split()),
+        together: Together::new(first_thread),
         waiting: Vec::with_capacity(WAITING_MAX),
         aside: Vec::with_capacity(ASIDE_MAX),
     };

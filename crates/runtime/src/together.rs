@@ -3,10 +3,9 @@
 //! Waking a thread on the waker's own CPU costs about 2 us. Waking a thread on an idle CPU needs an interrupt to that
 //! CPU, which costs some 20 us if CPUs are virtual. The scheduler prefers the idle CPU. So the handler pins itself to
 //! the CPU of the faulting thread. If the faulting thread still moves to another CPU, the handler confines that thread
-//! to the handler's CPU during each wake-up. Confining has three conditions. The handler must have the right to run first
+//! to the handler's CPU during each wake-up. Confining has two conditions. The handler must have the right to run first
 //! (SCHED_FIFO), so that it can release the thread before the thread runs. The program must have only one thread, so
-//! that no other thread can starve. The handler must not poll while a page is in transit, because it would keep a server
-//! on this host from its CPU.
+//! that no other thread can starve.
 
 use hanare_sys::thread::{self, Confined, CpuCell, CpuWatch};
 
@@ -19,7 +18,6 @@ const CONFINE_FAULTS: u32 = 1024;
 
 pub(crate) struct Together {
     first_thread: Option<CpuCell>,
-    polls: bool,
     watch: Option<(i32, CpuWatch)>,
     faults: u32,
     /// The CPU to which the handler has pinned itself.
@@ -32,9 +30,9 @@ pub(crate) struct Together {
 
 impl Together {
     /// Returns a state in which no thread is pinned or confined. `first_thread` reports the CPU of the program's first
-    /// thread. `polls` says whether the handler polls while pages are in transit.
-    pub(crate) fn new(first_thread: Option<CpuCell>, polls: bool) -> Self {
-        Self { first_thread, polls, watch: None, faults: 0, cpu: None, confine: 0, first: Some(false) }
+    /// thread.
+    pub(crate) fn new(first_thread: Option<CpuCell>) -> Self {
+        Self { first_thread, watch: None, faults: 0, cpu: None, confine: 0, first: Some(false) }
     }
 
     /// Moves the handler thread to the CPU of thread `tid`, whose fault is about to be served.
@@ -60,7 +58,7 @@ impl Together {
                 self.cpu = Some(cpu);
             }
         }
-        let confine = !self.polls && self.confine > 0 && self.first.is_some() && threads::is_alone();
+        let confine = self.confine > 0 && self.first.is_some() && threads::is_alone();
         if self.first == Some(!confine) {
             self.first = thread::set_first(confine).then_some(confine);
         }
