@@ -129,6 +129,39 @@ fn a_program_whose_servers_are_too_small_stays_near() {
 }
 
 #[test]
+fn a_process_that_cannot_be_parked_does_not_keep_the_others_near() {
+    let place = Place::new();
+    let mut command = place.hanare(["run", "--local", "100M", "--", "sh", "-c", "\"$0\" 32M & \"$0\" 32M & wait"]);
+    let run = place.start(command.arg(built().workload("parked")));
+    let mut pids: Vec<u32> = Vec::new();
+    until("both programs wait", || {
+        let text = run.said_so_far();
+        pids = text.lines().filter_map(|line| line.strip_prefix("step 0 of process ")?.parse().ok()).collect();
+        pids.len() == 2 && text.ends_with('\n')
+    });
+    pids.sort_unstable();
+    let signal =
+        |pid: u32, signal| kill_process(Pid::from_raw(pid as i32).expect("a number"), signal).expect("a signal");
+    let near = |pid| resident(pid) > 32 * MIB;
+    for stopped in 0..2 {
+        assert!(pids.iter().all(|pid| near(*pid)));
+        signal(pids[stopped], Signal::STOP);
+        let stat = || std::fs::read_to_string(format!("/proc/{}/stat", pids[stopped])).expect("stat");
+        until("it is stopped", || stat().contains(") T "));
+        let outcome = place.run(&mut place.hanare(["park", "--tree", &run.pid().to_string()]));
+        assert!(outcome.code == Some(125) && outcome.stderr.contains("is stopped and cannot answer"), "{outcome:?}");
+        assert!(outcome.text().contains(&format!("of process {}; ", pids[1 - stopped])), "{outcome:?}");
+        assert!(near(pids[stopped]) && !near(pids[1 - stopped]), "{outcome:?}");
+        signal(pids[stopped], Signal::CONT);
+        signal(pids[1 - stopped], Signal::USR2);
+        until("it is near again", || near(pids[1 - stopped]));
+    }
+    pids.iter().for_each(|pid| signal(*pid, Signal::TERM));
+    assert_eq!(run.finish(PATIENCE).text().matches("all words are right").count(), 2);
+    place.assert_nothing_left();
+}
+
+#[test]
 fn what_cannot_be_parked_gets_one_clear_line() {
     let place = Place::new();
     let program = Waiting::start(&place, &["--local", "100M"], "32M", &[]);

@@ -108,14 +108,20 @@ pub(crate) fn park(args: &ParkArgs) -> Result<u8, ParkError> {
     if found.is_empty() {
         return Err(why_not_far(root, &runs));
     }
+    let mut failures = Vec::new();
     for (process, stats) in found {
         match park_one(process, stats) {
             // With --tree, a child may end at any time.
             Err(ParkError::Ended(..)) if args.tree && process.pid != args.pid => {}
-            other => other?,
+            Err(error) => failures.push(error),
+            Ok(()) => {}
         }
     }
-    Ok(0)
+    // The other processes are parked. The first failure gives the exit code, and the others have a line each.
+    let mut failures = failures.into_iter();
+    let first = failures.next();
+    failures.for_each(|error| eprintln!("hanare: {error}"));
+    first.map_or(Ok(0), Err)
 }
 
 /// Returns the counters of the run in which this process has far memory.

@@ -125,9 +125,16 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c
 /// # Safety
 /// The headers belong to an object that is loaded at `base`.
 unsafe fn names_go(headers: &[libc::Elf64_Phdr], base: usize) -> bool {
-    headers.iter().filter(|header| header.p_type == libc::PT_NOTE).any(|header| {
+    // A wrong address of notes does not keep the kernel from running a program.
+    let end = |header: &libc::Elf64_Phdr| header.p_vaddr.checked_add(header.p_memsz);
+    let holds = |part: &libc::Elf64_Phdr, notes: &libc::Elf64_Phdr| {
+        part.p_type == libc::PT_LOAD && part.p_vaddr <= notes.p_vaddr && end(notes).is_some() && end(notes) <= end(part)
+    };
+    let is_loaded = |notes: &&libc::Elf64_Phdr| headers.iter().any(|part| holds(part, notes));
+    headers.iter().filter(|header| header.p_type == libc::PT_NOTE).filter(is_loaded).any(|header| {
         let start = base.wrapping_add(header.p_vaddr as usize);
-        // SAFETY: the object's notes are mapped at `start` for `p_memsz` bytes, and no code writes them.
+        // SAFETY: the object's notes are mapped at `start` for `p_memsz` bytes, as a part of it that is loaded holds
+        // them, and no code writes them.
         has_go(unsafe { std::slice::from_raw_parts(start as *const u8, header.p_memsz as usize) })
     })
 }
@@ -175,5 +182,28 @@ mod tests {
             assert!(!has_go(&go[..cut]));
         }
         assert!(!has_go(&[0xff; 40]));
+    }
+
+    #[test]
+    fn notes_are_read_only_where_the_object_is_loaded() {
+        let go = note(b"Go\0\0", &[2; 83]);
+        let header = |p_type, at: u64, bytes: usize| libc::Elf64_Phdr {
+            p_type,
+            p_flags: 0,
+            p_offset: 0,
+            p_vaddr: at,
+            p_paddr: 0,
+            p_filesz: bytes as u64,
+            p_memsz: bytes as u64,
+            p_align: 4,
+        };
+        let at = go.as_ptr() as u64;
+        let loaded = header(libc::PT_LOAD, at, go.len());
+        // SAFETY: the bytes of `go` are readable. Nothing is mapped at the other addresses, which must not be read.
+        let names = |notes| unsafe { names_go(&[loaded, notes], 0) };
+        assert!(names(header(libc::PT_NOTE, at, go.len())));
+        assert!(!names(header(libc::PT_NOTE, 64, go.len())));
+        assert!(!names(header(libc::PT_NOTE, at, go.len() + 1)));
+        assert!(!names(header(libc::PT_NOTE, u64::MAX - 3, go.len())));
     }
 }

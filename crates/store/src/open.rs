@@ -65,6 +65,14 @@ pub enum OpenError {
         /// The error of its link.
         source: LinkError,
     },
+    /// Two names are of one server, so that parts of a page would be lost together.
+    #[error("{first} and {second} are one and the same; name each server once, and as many as the redundancy needs")]
+    SameServer {
+        /// The name of the server.
+        first: String,
+        /// Its other name.
+        second: String,
+    },
     /// There is no memory for the buffers and tables, or no key can be made.
     #[error(transparent)]
     Guard(#[from] GuardError),
@@ -173,6 +181,7 @@ fn open_redundant(
     let Copies { redundancy, allow_same_host } = copies;
     let slot_bytes = slot_bytes(&shape, redundancy) as u32;
     let mut hosts: Vec<Option<String>> = Vec::new();
+    let mut ids: Vec<(String, _)> = Vec::new();
     let mut reached = Vec::new();
     let mut failure = None;
     let mut named = Vec::new();
@@ -194,6 +203,14 @@ fn open_redundant(
         if session.is_some() && !reached.contains(&host) {
             reached.push(host);
         }
+        // A server can be reached by several names and addresses. Two parts of a page on it would be lost together.
+        let id = session.as_ref().map(|session| session.info().server_id);
+        if let Some(id) = id
+            && let Some((first, _)) = ids.iter().find(|(_, other)| *other == id)
+        {
+            return Err(OpenError::SameServer { first: first.clone(), second: name });
+        }
+        ids.extend(id.map(|id| (name.clone(), id)));
         let (endpoint, limit_bytes) = (server.endpoint.clone(), server.capacity);
         named.push((Named { name, endpoint, options, limit_bytes, host }, session));
     }

@@ -162,6 +162,7 @@ pub fn set_last() -> bool {
 pub struct Confined {
     tid: rustix::process::Pid,
     before: CpuSet,
+    only: CpuSet,
 }
 
 impl Confined {
@@ -177,15 +178,18 @@ impl Confined {
         let mut only = CpuSet::new();
         only.set(cpu);
         rustix::thread::sched_setaffinity(Some(tid), &only).ok()?;
-        Some(Self { tid, before })
+        Some(Self { tid, before, only })
     }
 }
 
 impl Drop for Confined {
     fn drop(&mut self) {
-        // Ignored: the call fails if the thread has ended. The call also fails if another process has meanwhile
-        // forbidden all the previous CPUs. In this case, the kernel has already moved the thread.
-        let _ = rustix::thread::sched_setaffinity(Some(self.tid), &self.before);
+        // The program, or another process, may have chosen other CPUs meanwhile. These stay.
+        if rustix::thread::sched_getaffinity(Some(self.tid)).is_ok_and(|now| now == self.only) {
+            // Ignored: the call fails if the thread has ended. The call also fails if another process has meanwhile
+            // forbidden all the previous CPUs. In this case, the kernel has already moved the thread.
+            let _ = rustix::thread::sched_setaffinity(Some(self.tid), &self.before);
+        }
     }
 }
 
