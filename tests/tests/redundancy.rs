@@ -94,9 +94,13 @@ fn bears(lie: Lie, redundancy: &str, honest: usize, flags: &[&str]) {
         command.args(["--server", address]);
     }
     command.args(flags).arg("--stats-json").arg(place.path("json"));
-    command.arg("--").arg(built().workload("touch")).args(["16M", "--passes", "4"]).env("HANARE_TIMEOUT", "2");
+    std::fs::write(place.path("paging"), "").unwrap();
+    command.arg("--").arg(built().workload("touch")).args(["16M", "--while"]).arg(place.path("paging"));
     let began = Instant::now();
-    let outcome = place.start(&mut command).finish(PATIENCE);
+    let mut run = place.start(command.env("HANARE_TIMEOUT", "2"));
+    until("the liar is left out", || run.said_so_far().contains(&liar.address) || !run.runs());
+    until_rebuilt(&mut run, 1);
+    let outcome = end(&place, run);
     println!("{redundancy}, {lie:?}: {:.1} s: {}", began.elapsed().as_secs_f64(), outcome.stderr.trim_end());
     assert!(outcome.code == Some(0) && outcome.text().starts_with("ok touch"), "{redundancy}, {lie:?}: {outcome:?}");
     assert!(outcome.stderr.contains(&liar.address), "{redundancy}, {lie:?}: {outcome:?}");
