@@ -39,12 +39,16 @@ Examples:
 The figures are for this machine and these memory servers. They hold for runs with the same input. The less memory is local \
 meanwhile, the more is seen, and the longer it takes.";
 
+/// Another default than that of `hanare run`.
+const LOCAL_HELP: &str =
+    "Local memory for far pages: a size (256M, 1.5G) or a share of what the program allocates. Default: 25%";
+
 /// Run a program once with little local memory, and predict its run time with more.
 ///
 /// The table is printed on stderr, after the program has ended. It has the run time for parts of the peak of far memory,
-/// and sizes of local memory to ask for. All flags are those of 'hanare run'. The default of --local is 25%.
+/// and sizes of local memory to ask for. All flags are those of 'hanare run'.
 #[derive(Debug, Args)]
-#[command(after_long_help = EXAMPLES)]
+#[command(after_long_help = EXAMPLES, mut_arg("local", |arg| arg.help(LOCAL_HELP)))]
 pub(crate) struct FitArgs {
     /// Write the figures to FILE as JSON.
     #[arg(long, value_name = "FILE")]
@@ -138,7 +142,9 @@ impl Prediction {
             run_time_s: model.time_s(local_bytes),
             slowdown: model.slowdown(local_bytes),
         };
-        let sizes = PERCENTS.map(|percent| whole(seen.far_bytes_peak / 100 * percent));
+        let mut sizes = PERCENTS.map(|percent| whole(seen.far_bytes_peak / 100 * percent)).to_vec();
+        // Parts of a small peak are rounded to the same size.
+        sizes.dedup();
         let ask = |slowdown: f64| {
             let local_bytes = whole(model.least_for(slowdown));
             Ask { slowdown, local_bytes, job_bytes: whole(local_bytes + seen.private_bytes_peak + MARGIN_BYTES) }

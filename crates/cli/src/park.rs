@@ -56,6 +56,9 @@ pub(crate) enum ParkError {
     /// The process has no engine.
     #[error("process {0} ({1}) has no far memory; start it with 'hanare run -- PROGRAM'")]
     NotFar(u32, String),
+    /// The process of a run has no engine yet.
+    #[error("process {0} ({1}) has no far memory yet: its run has made no large allocation")]
+    NotYet(u32, String),
     /// Another process of its run has.
     #[error("process {0} ({1}) has no far memory of its own; park {2} of its run, or give --tree")]
     Others(u32, String, String),
@@ -135,11 +138,13 @@ fn why_not_far(process: &Process, runs: &[Run]) -> ParkError {
     if let Some(line) = runs::obstacle(process) {
         return ParkError::Refused(line);
     }
-    let others = runs.iter().filter(|run| run.has(pid)).flat_map(|run| run.stats.processes());
+    let own: Vec<&Run> = runs.iter().filter(|run| run.has(pid)).collect();
+    let others = own.iter().flat_map(|run| run.stats.processes());
     let others: Vec<String> = others.take(NAMED_MAX).map(|figures| figures.pid.to_string()).collect();
-    match others.is_empty() {
-        true => ParkError::NotFar(pid, name),
-        false => ParkError::Others(pid, name, others.join(" or ")),
+    match (own.is_empty(), others.is_empty()) {
+        (true, _) => ParkError::NotFar(pid, name),
+        (_, true) => ParkError::NotYet(pid, name),
+        (_, false) => ParkError::Others(pid, name, others.join(" or ")),
     }
 }
 

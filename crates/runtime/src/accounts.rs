@@ -181,7 +181,7 @@ fn faults(counts: &paging::Counters) -> u64 {
 }
 
 /// Returns how many units were fetched and written back.
-fn moved(counts: &paging::Counters) -> u64 {
+pub(crate) fn moved(counts: &paging::Counters) -> u64 {
     counts.fetched + counts.written_back
 }
 

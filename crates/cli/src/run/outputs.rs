@@ -64,7 +64,8 @@ pub(super) struct Outputs {
 }
 
 impl Outputs {
-    /// Opens the files. A report path of `-` means stderr. One that ends in `.html` is for the page.
+    /// Opens the files. A report path of `-` means stderr. One that ends in `.html` is for the page. The JSON needs a file,
+    /// because stdout belongs to the program.
     pub(super) fn open(reports: &[PathBuf], json: Option<&Path>) -> Result<Self, OutputError> {
         let mut outputs = Outputs::default();
         for path in reports {
@@ -77,6 +78,10 @@ impl Outputs {
             } else {
                 outputs.texts.push(Opened::create("--report", path)?);
             }
+        }
+        if let Some(path) = json.filter(|&path| path == Path::new("-")) {
+            let source = io::Error::other("stdout belongs to the program; name a file, or ./- for one of this name");
+            return Err(OutputError { flag: "--stats-json", path: path.to_owned(), source });
         }
         outputs.json = json.map(|path| Opened::create("--stats-json", path)).transpose()?;
         Ok(outputs)

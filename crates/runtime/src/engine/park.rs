@@ -5,15 +5,18 @@ use hanare_store::{Ask, Store, Turn};
 use hanare_sys::clock::now_ns;
 
 use super::Engine;
+use crate::accounts;
 use crate::span::Span;
 use crate::view::View;
 
 /// Length of one slice, in nanoseconds.
 const SLICE_NS: u64 = 5_000_000;
-/// Time without progress, in nanoseconds, after which the rest counts as held by transfers or as in use again.
+/// Time without progress, in nanoseconds, after which the rest counts as in use again. The servers answer meanwhile.
 const STALLED_NS: u64 = 500_000_000;
 /// The same while pages are left that were not looked at. The program's own faults may take each frame that is free.
 const CROWDED_NS: u64 = 30_000_000_000;
+/// The same while no transfer ends, because a server does not answer. `hanare park` gives up before.
+const SILENT_NS: u64 = 60_000_000_000;
 
 /// The state of one pass over the far pages.
 pub(crate) struct Parking {
@@ -25,12 +28,25 @@ pub(crate) struct Parking {
     least: u64,
     /// Time when local memory shrank to `least`, in nanoseconds.
     since_ns: u64,
+    /// Number of units that had been fetched or written back at that time.
+    moved: u64,
 }
 
 impl Parking {
     /// Returns how many bytes have left local memory.
     pub(crate) fn left_bytes(&self) -> u64 {
         self.before.saturating_sub(self.least)
+    }
+
+    /// Returns whether to wait no longer. `moved` is the number of units that have been fetched or written back so far.
+    fn is_stalled(&self, now_ns: u64, moved: u64) -> bool {
+        // Once every page was looked at, only transfers are left. Those of the program's own faults never end.
+        let patience_ns = match self.left.is_empty() {
+            _ if moved == self.moved => SILENT_NS,
+            true => STALLED_NS,
+            false => CROWDED_NS,
+        };
+        now_ns.saturating_sub(self.since_ns) > patience_ns
     }
 }
 
@@ -46,7 +62,7 @@ impl<V: View, S: Store> Engine<V, S> {
         let mut left = self.in_use(taken);
         left.reverse();
         let before = self.local_bytes();
-        Some(Parking { left, before, least: before, since_ns: now_ns() })
+        Some(Parking { left, before, least: before, since_ns: now_ns(), moved: self.moved_units() })
     }
 
     /// Does one slice of the work. Returns whether all is done.
@@ -54,14 +70,11 @@ impl<V: View, S: Store> Engine<V, S> {
         let end_ns = now_ns() + SLICE_NS;
         loop {
             let goes_on = self.park_step(parking);
-            let (local, now) = (self.local_bytes(), now_ns());
+            let (local, moved, now) = (self.local_bytes(), self.moved_units(), now_ns());
             if local < parking.least {
-                (parking.least, parking.since_ns) = (local, now);
+                (parking.least, parking.since_ns, parking.moved) = (local, now, moved);
             }
-            // Once every page was looked at, only transfers are left. Those of the program's own faults never end.
-            let patience_ns = if parking.left.is_empty() { STALLED_NS } else { CROWDED_NS };
-            let is_stalled = now.saturating_sub(parking.since_ns) > patience_ns;
-            if !goes_on || is_stalled {
+            if !goes_on || parking.is_stalled(now, moved) {
                 self.poll(Turn::Unmap);
                 return true;
             }
@@ -69,6 +82,11 @@ impl<V: View, S: Store> Engine<V, S> {
                 return false;
             }
         }
+    }
+
+    /// Returns how many units were fetched and written back.
+    fn moved_units(&self) -> u64 {
+        accounts::moved(self.core.lock().pager.counters())
     }
 
     /// Parks some pages, or waits a moment for those that were begun. Returns whether anything is left to do.
@@ -97,5 +115,21 @@ impl<V: View, S: Store> Engine<V, S> {
         }
         self.submit(Event::Park { first: 0, end: 0 });
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silent_server_is_waited_for_and_the_programs_own_faults_are_not() {
+        let mut parking = Parking { left: Vec::new(), before: 9, least: 9, since_ns: 1, moved: 7 };
+        assert!(parking.is_stalled(2 + STALLED_NS, 8), "the transfers of faults end, and nothing leaves");
+        assert!(!parking.is_stalled(2 + CROWDED_NS, 7), "no transfer ends");
+        assert!(parking.is_stalled(2 + SILENT_NS, 7));
+        parking.left.push(Span { offset: 0, len: 1 });
+        assert!(!parking.is_stalled(2 + STALLED_NS, 8), "faults take each free frame for now");
+        assert!(parking.is_stalled(2 + CROWDED_NS, 8));
     }
 }
