@@ -19,7 +19,7 @@ pub struct Hold {
     /// The counters at that time.
     pub(crate) waits_ns: AtomicU64,
     pub(crate) cpu_ns: AtomicU64,
-    pub(crate) pages_in: AtomicU64,
+    pub(crate) pages: AtomicU64,
     control: [AtomicU64; WORDS],
 }
 
@@ -53,12 +53,12 @@ mod tests {
     fn the_state_goes_on_in_shared_memory() {
         let word = || AtomicU64::new(0);
         let control = std::array::from_fn(|_| word());
-        let hold = Hold { at_ns: word(), waits_ns: word(), cpu_ns: word(), pages_in: word(), control };
+        let hold = Hold { at_ns: word(), waits_ns: word(), cpu_ns: word(), pages: word(), control };
         let bounds = Bounds { stall: 0.2, least: 16e6, most: (1 << 30) as f64 };
         assert_eq!(hold.thousandths(), 0);
         let mut budget = FIRST_BYTES;
         for _ in 0..10 {
-            let window = Window { stall: 0.9, wall_ns: 1e8, fetches: true, local: budget as f64 };
+            let window = Window { stall: 0.9, wall_ns: 1e8, moves: true, local: budget as f64 };
             budget = hold.step(window, bounds, budget);
         }
         assert_eq!(budget, 1 << 30);

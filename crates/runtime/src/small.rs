@@ -104,10 +104,11 @@ mod tests {
     #[test]
     fn small_blocks_become_far_once_the_heap_holds_too_much() {
         limit(1 << 20);
-        let block = vec![1_u8; 64 << 10];
+        let mut blocks = Vec::new();
         while LIMIT.load(Relaxed) != 0 {
-            assert!(!are_far());
-            allocates_near(block.len());
+            assert!(!are_far() && blocks.len() < 100, "{} blocks of 64 KiB", blocks.len());
+            allocates_near(64 << 10);
+            blocks.push(vec![1_u8; 64 << 10]);
         }
         assert!(are_far() && held() > 0);
         ARE_FAR.store(false, Relaxed);

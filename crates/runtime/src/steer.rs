@@ -28,7 +28,7 @@ pub(crate) fn look(state: &State) {
         return;
     }
     let (waits, cpu) = (waits_ns(counters), counters.cpu_ns.load(Relaxed));
-    let pages = counters.pages_in.load(Relaxed);
+    let pages = counters.pages_in.load(Relaxed) + counters.pages_out.load(Relaxed);
     let since = |word: &AtomicU64, value: u64| value.saturating_sub(word.swap(value, Relaxed)) as f64;
     let load = Load {
         wall: now.saturating_sub(last) as f64,
@@ -36,13 +36,13 @@ pub(crate) fn look(state: &State) {
         cpu: since(&hold.cpu_ns, cpu),
         waits_on_cpu: counters.store_is_direct.load(Relaxed) != 0,
     };
-    let fetches = since(&hold.pages_in, pages) > 0.0;
+    let moves = since(&hold.pages, pages) > 0.0;
     // The first look only sets the marks.
     let Some(budget) = state.seat.whole().filter(|_| last > 0) else { return };
     let window = Window {
         stall: load.stall_share(),
         wall_ns: load.wall,
-        fetches,
+        moves,
         local: counters.local_bytes.load(Relaxed) as f64,
     };
     // Beyond the far bytes, a budget holds nothing, and would take long to shrink.

@@ -5,7 +5,7 @@
 //! less the nearer it is. Many programs stall suddenly when their loop does not fit any more. So the size at which a
 //! reduction was answered by stalls is remembered, and not gone below again for a while, which doubles each time.
 
-/// Weight of a new window in the average of the last ones.
+/// Weight of a new window in the average of the last ones. The first windows have the weight of an ordinary mean.
 const FRESH: f64 = 0.3;
 /// The budget grows above the allowed stalls times this, ...
 const ABOVE: f64 = 1.1;
@@ -31,8 +31,8 @@ pub(crate) struct Window {
     pub(crate) stall: f64,
     /// Length in nanoseconds.
     pub(crate) wall_ns: f64,
-    /// Whether evicted pages came back. If not, more memory would not help.
-    pub(crate) fetches: bool,
+    /// Whether pages left or came back. If not, more memory would not help.
+    pub(crate) moves: bool,
     /// Local memory in use, in bytes.
     pub(crate) local: f64,
 }
@@ -86,8 +86,8 @@ impl Control {
 
     /// Returns the budget after a window, and the state. `budget` is the present one.
     pub(crate) fn step(&mut self, window: Window, bounds: Bounds, budget: f64) -> f64 {
-        self.recent += FRESH * (window.stall - self.recent);
         self.wall_ns += window.wall_ns;
+        self.recent += FRESH.max(window.wall_ns / self.wall_ns.max(1.0)) * (window.stall - self.recent);
         self.stall_ns += window.stall * window.wall_ns;
         self.blame_left = (self.blame_left - 1.0).max(0.0);
         self.floor_left = (self.floor_left - 1.0).max(0.0);
@@ -96,7 +96,7 @@ impl Control {
         let allowed = (bounds.stall + 0.5 * (bounds.stall - so_far)).clamp(bounds.stall * 0.5, bounds.stall * 1.3);
         // Both the last window and the average must agree. One window may be an accident, and the average lags behind.
         let (low, high) = (self.recent.min(window.stall), self.recent.max(window.stall));
-        let next = if low > allowed * ABOVE && window.fetches {
+        let next = if low > allowed * ABOVE && window.moves {
             self.grown((low, high), allowed, budget)
         } else if high < allowed * BELOW {
             self.shrunk(high, allowed, budget, window.local)
@@ -178,7 +178,7 @@ mod tests {
             // Some noise that has no period.
             let noise = 1.0 + 0.2 * ((nth * 7919 % 101) as f64 / 50.0 - 1.0);
             let stall = (wait / (1.0 + wait) * noise).clamp(0.0, 0.99);
-            let window = Window { stall, wall_ns: WINDOW_NS, fetches: wait > 0.0, local: budget };
+            let window = Window { stall, wall_ns: WINDOW_NS, moves: wait > 0.0, local: budget };
             budget = control.step(window, bounds, budget);
             budgets.push(budget);
             stalls.push(stall);
@@ -226,13 +226,19 @@ mod tests {
     }
 
     #[test]
+    fn a_short_run_is_given_memory_at_once() {
+        let run = run(a_loop, 10, 4096.0 * MIB);
+        assert!(run.budgets[0] == 64.0 * MIB && run.budgets[3] == 512.0 * MIB, "{:?}", run.budgets);
+    }
+
+    #[test]
     fn it_keeps_its_bounds() {
         let run = run(a_loop, 300, 300.0 * MIB);
         assert!(run.budgets.iter().all(|&budget| budget <= 300.0 * MIB));
         assert!(run.budgets.ends_with(&[300.0 * MIB]), "the target needs all of it");
         let mut idle = Control::default();
         let bounds = Bounds { stall: 0.2, least: 8.0 * MIB, most: 300.0 * MIB };
-        let window = Window { stall: 0.0, wall_ns: WINDOW_NS, fetches: false, local: MIB };
+        let window = Window { stall: 0.0, wall_ns: WINDOW_NS, moves: false, local: MIB };
         let end = (0..2000).fold(300.0 * MIB, |budget, _| idle.step(window, bounds, budget));
         assert_eq!(end, 8.0 * MIB);
         // Waits for fresh pages alone are no reason for more memory.
@@ -243,7 +249,7 @@ mod tests {
     #[test]
     fn the_state_survives_its_words() {
         let mut control = Control::default();
-        let window = Window { stall: 0.5, wall_ns: WINDOW_NS, fetches: true, local: MIB };
+        let window = Window { stall: 0.5, wall_ns: WINDOW_NS, moves: true, local: MIB };
         control.step(window, Bounds { stall: 0.2, least: MIB, most: 9.0 * MIB }, 2.0 * MIB);
         assert_eq!(Control::from_words(control.to_words()), control);
         assert_eq!(Control::from_words([0; WORDS]), Control::default());
