@@ -80,6 +80,54 @@ fn the_right_function_and_allocation_are_named_in_every_mode() {
     }
 }
 
+/// Reads a page in each round, out of order, so that no prefetcher helps.
+const FOLD: &str = "\
+import time
+block = bytearray(32 << 20)
+def much():
+    total = 0
+    for nth in range(8192):
+        total += block[nth * 40503 % 8192 * 4096]
+    return total
+def little():
+    return block[0]
+end = time.monotonic() + 3
+while time.monotonic() < end:
+    much()
+    little()
+";
+
+#[test]
+fn the_right_line_of_python_is_named_in_every_mode() {
+    if !installed("python3", "python3") {
+        return;
+    }
+    for mode in ["thread", "sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
+        let place = Place::new();
+        std::fs::write(place.path("fold.py"), FOLD).expect("a file");
+        let mut command = place.hanare(["run", "--local", "8M", "--mode", mode, "--page-size", "4K"]);
+        command.args(["--report=page.html", "--stats-json", "json", "--", "python3"]).arg(place.path("fold.py"));
+        place.run(&mut command).assert_well(mode);
+        let json = json(&place);
+        let waits = json["swap_s"].as_f64().expect("seconds");
+        let in_much = seconds(&json, "waited_in_python", |name| name == "much");
+        assert!(in_much > 0.5 * waits && in_much <= waits, "{mode}: {in_much} of {waits} s: {json:#}");
+        let row = of(&json, "waited_in_python", "much");
+        // In the other modes, the table of lines cannot be read while it is evicted.
+        let is_line = row["line"] == 6 || mode != "thread" && row["line"].is_null();
+        assert!(row["file"].as_str().expect("a file").ends_with("fold.py") && is_line, "{mode}: {json:#}");
+        assert!(seconds(&json, "waited_in_python", |name| name == "little") < in_much / 10.0, "{mode}: {json:#}");
+        let page = std::fs::read_to_string(place.path("page.html")).expect("the page");
+        let listed = page.split("id=\"waited-python\"").nth(1).expect("a section");
+        let first = listed.split("<th scope=\"row\"><code>").nth(1).expect("a row");
+        assert!(first.starts_with("much<"), "{mode}: the longest comes first: {first}");
+    }
+    let place = Place::new();
+    place.run(&mut command(&place, "thread", &built().workload("sites"), "1")).assert_well("a program in C");
+    assert!(rows(&json(&place), "waited_in_python").is_empty());
+    assert!(!std::fs::read_to_string(place.path("page.html")).expect("the page").contains("waited-python"));
+}
+
 #[test]
 fn code_without_symbols_has_its_place_in_the_file() {
     if !installed("strip", "binutils") {

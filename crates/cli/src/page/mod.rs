@@ -9,6 +9,7 @@ mod figures;
 mod heat;
 mod map;
 mod processes;
+mod python;
 mod recorder;
 mod sizes;
 mod timeline;
@@ -157,6 +158,7 @@ impl Record {
                         (map::section(self))
                         // Along other axes.
                         (sizes::section(self))
+                        (python::section(&self.samples.python))
                         (self.samples.waited.sections())
                         (charts::latency(self))
                         // The parts of the run.

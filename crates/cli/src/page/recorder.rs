@@ -1,6 +1,7 @@
 //! Samples a run's counters while its program runs, in a thread of the command.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -10,8 +11,9 @@ use serde::Serialize;
 
 use super::heat::Heat;
 use super::processes::Processes;
+use super::python::Watch;
 use super::timeline::{Sample, Timeline};
-use super::waited::{Gatherer, Waited};
+use super::waited::{Gatherer, Place, Waited};
 
 /// Time from the start to the first checkpoint.
 const CHECKPOINT_FIRST: Duration = Duration::from_secs(1);
@@ -30,6 +32,8 @@ pub(crate) struct Samples {
     pub(crate) heat: Heat,
     #[serde(flatten)]
     pub(crate) waited: Waited,
+    #[serde(rename = "waited_in_python")]
+    pub(crate) python: Vec<Place>,
 }
 
 /// Called at each checkpoint, with the samples so far and the time since the start.
@@ -73,26 +77,32 @@ impl Samples {
             processes: Processes::default(),
             heat: Heat::default(),
             waited: Waited::default(),
+            python: Vec::new(),
         }
     }
 }
 
 /// Samples until the other end of `stopped` is closed.
 fn sample(
-    stats: &Stats,
+    stats: &Arc<Stats>,
     pid: u32,
     began: Instant,
     stopped: &Receiver<()>,
     mut checkpoint: Option<Checkpoint>,
 ) -> (Samples, Gatherer) {
     let (mut samples, mut gatherer) = (Samples::none(), Gatherer::new());
+    let python = Watch::start(stats.clone());
+    let waited_s = || stats.swap_ns.load(Relaxed) as f64 / 1e9;
     let (mut look_at, mut checkpoint_at) = (began, began + CHECKPOINT_FIRST);
     let mut sample_at = began + samples.timeline.interval();
     loop {
         let wake_at = if checkpoint.is_some() { sample_at.min(checkpoint_at) } else { sample_at };
         match stopped.recv_timeout(wake_at.saturating_duration_since(Instant::now())) {
             Err(RecvTimeoutError::Timeout) => {}
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => return (samples, gatherer),
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => {
+                samples.python = python.finish(waited_s());
+                return (samples, gatherer);
+            }
         }
         let now = Instant::now();
         let elapsed = now.saturating_duration_since(began);
@@ -112,6 +122,7 @@ fn sample(
             && now >= checkpoint_at
         {
             samples.waited = gatherer.so_far(stats);
+            samples.python = python.so_far(waited_s());
             checkpoint(&samples, elapsed);
             checkpoint_at = now + CHECKPOINT;
         }
@@ -122,7 +133,6 @@ fn sample(
 mod tests {
     use super::*;
     use hanare::counters::add;
-    use std::sync::atomic::Ordering::Relaxed;
 
     #[test]
     fn a_run_is_sampled_until_its_end() {

@@ -12,7 +12,7 @@ use super::words;
 use crate::symbols::{Modules, Name, Names, Spot};
 
 /// Most rows of each table.
-const ROWS_MAX: usize = 20;
+pub(super) const ROWS_MAX: usize = 20;
 /// Time between two readings of a process' modules.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long a checkpoint waits for symbols.
@@ -267,15 +267,7 @@ impl Waited {
                          code, and without any symbols its offset there."
                         @if self.lost > 0 { " " (words::grouped(self.lost)) " records found no room, and are missing." }
                     }
-                    div.wide {
-                        table.names {
-                            thead { tr {
-                                th scope="col" { "function" } th scope="col" { "line" } th scope="col" { "waited" }
-                                th scope="col" { "share" }
-                            } }
-                            tbody { @for place in &self.places { tr { (cells(place)) } } }
-                        }
-                    }
+                    (place_table(&self.places))
                 }
             }
             @if !sites.is_empty() {
@@ -300,6 +292,21 @@ impl Waited {
                         }
                     }
                 }
+            }
+        }
+    }
+}
+
+/// Returns a table of code that waited.
+pub(super) fn place_table(places: &[Place]) -> Markup {
+    html! {
+        div.wide {
+            table.names {
+                thead { tr {
+                    th scope="col" { "function" } th scope="col" { "line" } th scope="col" { "waited" }
+                    th scope="col" { "share" }
+                } }
+                tbody { @for place in places { tr { (cells(place)) } } }
             }
         }
     }

@@ -1,0 +1,234 @@
+//! The lines of Python code at which a run waits. CPython keeps its frames in the memory of the process. They are read from
+//! outside, so the program does nothing for it.
+//!
+//! What a process has waited since the last look counts for the line at which it is now. So the times are estimates.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hanare::stats::Stats;
+use maud::{Markup, html};
+use py_spy::config::LockingStrategy;
+use py_spy::{Config, PythonSpy, StackTrace};
+
+use super::waited::{Place, ROWS_MAX, place_table};
+use super::words;
+
+/// Time between two looks.
+const INTERVAL: Duration = Duration::from_millis(20);
+/// Failed looks at a process after which its interpreter is looked for again: it may run another program now.
+const SEARCH_AFTER: u32 = 16;
+/// Failed looks after which the process is given up.
+const FAILURES_MAX: u32 = 400;
+/// Lines with room.
+const LINES_MAX: usize = 4096;
+
+/// A line of a Python file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Line {
+    function: String,
+    file: String,
+    /// `None` if it cannot be read: the table of a function's lines is far memory that may have been evicted.
+    line: Option<u32>,
+}
+
+/// Waits by line, in nanoseconds.
+type Waits = HashMap<Line, u64>;
+
+/// The thread that looks at the processes of a run.
+pub(super) struct Watch {
+    waits: Arc<Mutex<Waits>>,
+    stop: Sender<()>,
+    /// `None` if there could be no thread. Then no line is known.
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    pub(super) fn start(stats: Arc<Stats>) -> Self {
+        let waits = Arc::new(Mutex::new(Waits::new()));
+        let (stop, stopped) = mpsc::channel();
+        let to = waits.clone();
+        let work = move || watch(&stats, &to, &stopped);
+        let thread = std::thread::Builder::new().name("hanare-python".to_owned()).spawn(work).ok();
+        Watch { waits, stop, thread }
+    }
+
+    /// Returns the lines that have waited longest, the longest first. `all_s` is what all waits took, in seconds.
+    pub(super) fn so_far(&self, all_s: f64) -> Vec<Place> {
+        places(&self.waits.lock().unwrap_or_else(PoisonError::into_inner), all_s)
+    }
+
+    /// Ends the thread. Returns what [`Watch::so_far`] does.
+    pub(super) fn finish(mut self, all_s: f64) -> Vec<Place> {
+        // The thread ends when it finds that this end of the channel is closed.
+        drop(std::mem::replace(&mut self.stop, mpsc::channel().0));
+        // A thread that has panicked leaves the lines that it had found.
+        let _ = self.thread.take().map(JoinHandle::join);
+        self.so_far(all_s)
+    }
+}
+
+/// Looks until the other end of `stopped` is closed.
+fn watch(stats: &Stats, waits: &Mutex<Waits>, stopped: &Receiver<()>) {
+    let mut programs: HashMap<u32, Program> = HashMap::new();
+    while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        let processes = stats.processes();
+        programs.retain(|pid, _| processes.iter().any(|process| process.pid == *pid));
+        for process in processes {
+            let program = programs.entry(process.pid).or_insert_with(|| Program::new(process.swap_ns));
+            let waited = process.swap_ns.saturating_sub(program.waited_ns);
+            program.waited_ns = process.swap_ns;
+            // A process that did not wait is left alone.
+            let Some(line) = (waited > 0).then(|| program.line(process.pid)).flatten() else { continue };
+            let mut waits = waits.lock().unwrap_or_else(PoisonError::into_inner);
+            if waits.len() < LINES_MAX || waits.contains_key(&line) {
+                let to = waits.entry(line).or_default();
+                *to = to.saturating_add(waited);
+            }
+        }
+    }
+}
+
+/// A process that may run Python.
+struct Program {
+    /// What it had waited at the last look.
+    waited_ns: u64,
+    interpreter: Option<PythonSpy>,
+    /// Failed looks since the last one that succeeded.
+    failures: u32,
+}
+
+impl Program {
+    fn new(waited_ns: u64) -> Self {
+        Program { waited_ns, interpreter: None, failures: 0 }
+    }
+
+    /// Returns the line at which the process is. `None` if it does not run Python, or cannot be read at this moment.
+    fn line(&mut self, pid: u32) -> Option<Line> {
+        if self.failures >= FAILURES_MAX {
+            return None;
+        }
+        if self.interpreter.is_none() && self.failures.is_multiple_of(SEARCH_AFTER) && is_python(pid) {
+            // The process must not stand still for a look.
+            let config = Config { blocking: LockingStrategy::NonBlocking, ..Config::default() };
+            self.interpreter = i32::try_from(pid).ok().and_then(|pid| PythonSpy::new(pid, &config).ok());
+        }
+        let traces = self.interpreter.as_mut().and_then(|interpreter| interpreter.get_stack_traces().ok());
+        let Some(traces) = traces else {
+            self.failures += 1;
+            if self.failures.is_multiple_of(SEARCH_AFTER) {
+                self.interpreter = None;
+            }
+            return None;
+        };
+        self.failures = 0;
+        line_of(&traces)
+    }
+}
+
+/// Checks the name of the process' file.
+fn is_python(pid: u32) -> bool {
+    let file = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"))
+}
+
+/// Returns the innermost line of the thread that holds the interpreter's lock, or else computes, or else is the only one.
+fn line_of(traces: &[StackTrace]) -> Option<Line> {
+    let by = |is_it: fn(&StackTrace) -> bool| traces.iter().find(|trace| is_it(trace) && !trace.frames.is_empty());
+    let only = || traces.first().filter(|_| traces.len() == 1);
+    let trace = by(|trace| trace.owns_gil).or_else(|| by(|trace| trace.active)).or_else(only)?;
+    let frame = trace.frames.first()?;
+    let file = frame.short_filename.as_ref().unwrap_or(&frame.filename).clone();
+    Some(Line { function: frame.name.clone(), file, line: u32::try_from(frame.line).ok().filter(|line| *line > 0) })
+}
+
+fn places(waits: &Waits, all_s: f64) -> Vec<Place> {
+    let mut waits: Vec<(&Line, u64)> = waits.iter().map(|(line, ns)| (line, *ns)).collect();
+    waits.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
+    let place = |(line, ns): (&Line, u64)| {
+        let seconds = ns as f64 / 1e9;
+        Place {
+            function: line.function.clone(),
+            file: Some(line.file.clone()),
+            line: line.line,
+            module: None,
+            seconds,
+            share: words::share(seconds, all_s).unwrap_or(0.0).min(1.0),
+        }
+    };
+    waits.into_iter().take(ROWS_MAX).map(place).collect()
+}
+
+/// Returns the table of the page. Empty without lines.
+pub(super) fn section(lines: &[Place]) -> Markup {
+    html! {
+        @if !lines.is_empty() {
+            section #waited-python {
+                h2 { "Where Python waited" }
+                p {
+                    "The lines of Python at which it waited, longest first. They are looked at 50 times a second, so \
+                     the times are estimates."
+                }
+                (place_table(lines))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use py_spy::Frame;
+
+    fn trace(name: &str, line: i32, owns_gil: bool, active: bool) -> StackTrace {
+        let frame = |name: &str, line| Frame {
+            name: name.to_owned(),
+            filename: "/home/a/fold.py".to_owned(),
+            module: None,
+            short_filename: Some("fold.py".to_owned()),
+            line,
+            locals: None,
+            is_entry: true,
+            is_shim_entry: false,
+        };
+        let frames = vec![frame(name, line), frame("<module>", 99)];
+        StackTrace {
+            pid: 1,
+            thread_id: 2,
+            thread_name: None,
+            os_thread_id: None,
+            active,
+            owns_gil,
+            frames,
+            process_info: None,
+        }
+    }
+
+    #[test]
+    fn the_thread_that_may_run_python_counts() {
+        let traces = [trace("idle", 1, false, false), trace("active", 2, false, true), trace("owner", 3, true, false)];
+        assert_eq!(line_of(&traces).unwrap().function, "owner");
+        assert_eq!(line_of(&traces[..2]).unwrap().function, "active");
+        assert_eq!(
+            line_of(&traces[..1]),
+            Some(Line { function: "idle".to_owned(), file: "fold.py".to_owned(), line: Some(1) })
+        );
+        assert_eq!(line_of(&[traces[0].clone(), traces[0].clone()]), None, "either may have waited");
+        assert_eq!(line_of(&[]), None);
+        assert_eq!(line_of(&[trace("unknown", 0, true, true)]).map(|it| it.line), Some(None));
+    }
+
+    #[test]
+    fn the_longest_lines_come_first_as_text() {
+        let line = |nth: u32| Line { function: format!("<f{nth}>"), file: "a.py".to_owned(), line: Some(nth) };
+        let waits: Waits = (1..=100).map(|nth| (line(nth), u64::from(nth) * 10_000_000)).collect();
+        let places = places(&waits, 2.0);
+        assert_eq!((places.len(), places[0].line, places[0].seconds, places[0].share), (ROWS_MAX, Some(100), 1.0, 0.5));
+        let page = section(&places).into_string();
+        assert!(page.contains("&lt;f100&gt;") && page.contains("a.py:100") && page.contains("50 %"), "{page}");
+        assert_eq!(section(&[]).into_string(), "");
+    }
+}
