@@ -4,6 +4,7 @@ use hanare::counters::bucket_floor_ns;
 use maud::{Markup, html};
 
 use super::Record;
+use super::behind::{self, Row};
 use super::chart::{Bar, Look, OverTime, Series, Unit, at, bars};
 use super::timeline::{Interval, Sample};
 use super::words;
@@ -231,35 +232,21 @@ fn section(plan: &Plan, record: &Record) -> Markup {
             h2 { (plan.title) }
             p { (words::unbroken(&plan.says)) }
             (chart.draw())
-            (behind(plan.title, &columns, &record.samples.timeline.intervals(ROWS_MAX)))
+            (table(plan.title, &columns, &record.samples.timeline.intervals(ROWS_MAX)))
         }
     }
 }
 
-/// Returns the table behind a chart over time. The script reads it to show values under the pointer.
-fn behind(title: &str, columns: &[Column], rows: &[Interval]) -> Markup {
+/// Returns the table behind a chart over time.
+fn table(title: &str, columns: &[Column], rows: &[Interval]) -> Markup {
     let end_s = rows.last().map_or(0.0, |row| row.to.time_s);
-    html! {
-        p.reading aria-hidden="true" {}
-        details {
-            summary { "Table: " (title.to_lowercase()) }
-            div.wide {
-                table {
-                    thead {
-                        tr { th scope="col" { "until" } @for (head, ..) in columns { th scope="col" { (head) } } }
-                    }
-                    tbody {
-                        @for row in rows {
-                            tr data-x=(format!("{:.4}", at(row.to.time_s, end_s))) {
-                                th scope="row" { (words::moment(row.to.time_s)) }
-                                @for (_, unit, read) in columns { td { (unit.text(read(row))) } }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
+    let heads: Vec<&str> = std::iter::once("until").chain(columns.iter().map(|(head, ..)| *head)).collect();
+    let row = |row: &Interval| {
+        let figures = columns.iter().map(|(_, unit, read)| unit.text(read(row)));
+        let cells = std::iter::once(words::moment(row.to.time_s)).chain(figures).collect();
+        Row { from: None, to: at(row.to.time_s, end_s), cells }
+    };
+    behind::table(title, &heads, rows.iter().map(row))
 }
 
 /// Draws the distribution of fault latencies, with the table behind it.
@@ -283,6 +270,11 @@ pub(crate) fn latency(record: &Record) -> Markup {
         words::micros(figures.fault_us_p99),
         words::micros_up(figures.fault_us_max)
     );
+    let table = rows.iter().zip(&all).map(|((from_us, below_us, count), bar)| Row {
+        from: Some(bar.from),
+        to: bar.to,
+        cells: vec![words::micros(*from_us), words::micros(*below_us), words::grouped(*count)],
+    });
     html! {
         section.chart #latency {
             h2 { "How long a fault took" }
@@ -292,26 +284,7 @@ pub(crate) fn latency(record: &Record) -> Markup {
                  logarithmic."
             }
             (bars("latency", "How long a fault took", &says, &all, scale.ticks()))
-            p.reading aria-hidden="true" {}
-            details {
-                summary { "Table: how long a fault took" }
-                div.wide {
-                    table {
-                        thead {
-                            tr { th scope="col" { "from" } th scope="col" { "below" } th scope="col" { "faults" } }
-                        }
-                        tbody {
-                            @for ((from_us, below_us, count), bar) in rows.iter().zip(&all) {
-                                tr data-from=(format!("{:.4}", bar.from)) data-x=(format!("{:.4}", bar.to)) {
-                                    th scope="row" { (words::micros(*from_us)) }
-                                    td { (words::micros(*below_us)) }
-                                    td { (words::grouped(*count)) }
-                                }
-                            }
-                        }
-                    }
-                }
-            }
+            (behind::table("How long a fault took", &["from", "below", "faults"], table))
         }
     }
 }

@@ -3,6 +3,7 @@
 use maud::{Markup, html};
 
 use super::Record;
+use super::behind;
 use super::chart::{HeatMap, Hot, at};
 use super::heat::{Map, Row};
 use super::waited::Site;
@@ -59,7 +60,7 @@ pub(crate) fn section(record: &Record) -> Markup {
                 }
             }
             (heat.draw())
-            (behind(TITLE, &map, &named))
+            (table(TITLE, &map, &named))
             ul.key {
                 @for (letter, site) in letters(&named) {
                     li {
@@ -157,8 +158,8 @@ fn bands(map: &Map, named: &[&Site], top: f64) -> Vec<((f64, f64), String)> {
     bands
 }
 
-/// Returns the table behind the map. The script reads it to show values under the pointer.
-fn behind(title: &str, map: &Map, named: &[&Site]) -> Markup {
+/// Returns the table behind the map.
+fn table(title: &str, map: &Map, named: &[&Site]) -> Markup {
     let end_s = map.ends_s.last().copied().unwrap_or(0.0);
     let size = map.ends_s.len().div_ceil(ROWS_MAX).max(1);
     let columns: Vec<std::ops::Range<usize>> =
@@ -181,31 +182,17 @@ fn behind(title: &str, map: &Map, named: &[&Site]) -> Markup {
             None => format!("at {}", words::bytes(row.from_bytes as f64)),
         })
     };
-    html! {
-        p.reading aria-hidden="true" {}
-        details {
-            summary { "Table: " (title.to_lowercase()) }
-            div.wide {
-                table {
-                    thead { tr {
-                        th scope="col" { "until" } th scope="col" { "faults" } th scope="col" { "in" }
-                        th scope="col" { "most" }
-                    } }
-                    tbody {
-                        @for of in &columns {
-                            @let until = map.ends_s[of.end - 1];
-                            tr data-x=(format!("{:.4}", at(until, end_s))) {
-                                th scope="row" { (words::moment(until)) }
-                                td { (words::grouped(all(of))) }
-                                td { (words::bytes(bytes(of))) }
-                                td { (hottest(of).unwrap_or_default()) }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
+    let row = |of: &std::ops::Range<usize>| {
+        let until = map.ends_s[of.end - 1];
+        let cells = vec![
+            words::moment(until),
+            words::grouped(all(of)),
+            words::bytes(bytes(of)),
+            hottest(of).unwrap_or_default(),
+        ];
+        behind::Row { from: None, to: at(until, end_s), cells }
+    };
+    behind::table(title, &["until", "faults", "in", "most"], columns.iter().map(row))
 }
 
 #[cfg(test)]
@@ -252,7 +239,7 @@ mod tests {
         assert_eq!(named.iter().map(|it| it.place.function.as_str()).collect::<Vec<_>>(), ["<high>", "low"]);
         let bands = bands(&map, &named, 4.0 * 1048576.0);
         assert_eq!(bands, [((0.0, 0.5), "B".to_owned()), ((0.5, 1.0), "A".to_owned())]);
-        let table = behind("Map", &map, &named).into_string();
+        let table = super::table("Map", &map, &named).into_string();
         assert!(table.contains("A: &lt;high&gt;") && table.contains(">4 MiB<"), "{table}");
     }
 }

@@ -3,6 +3,7 @@
 //! The page is HTML that an XML parser reads, too. Its charts are drawn here. Each chart has a table behind it, which a
 //! short script reads to show values under the pointer. This module must not know how a run is started.
 
+mod behind;
 mod chart;
 mod charts;
 mod figures;

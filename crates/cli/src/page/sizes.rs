@@ -4,8 +4,11 @@ use hanare_settings::human_size;
 use maud::{Markup, html};
 
 use super::Record;
+use super::behind::{self, Row};
 use super::chart::{Curve, at};
 use super::words;
+
+const TITLE: &str = "Run time with other sizes of local memory";
 
 /// Returns the section. It is empty if nothing was predicted.
 pub(crate) fn section(record: &Record) -> Markup {
@@ -30,35 +33,23 @@ pub(crate) fn section(record: &Record) -> Markup {
     let end = points.iter().fold(peak as f64, |most, (bytes, _)| most.max(*bytes));
     let curve = Curve {
         id: "sizes",
-        title: "Run time with other sizes of local memory",
+        title: TITLE,
         says: &says,
         points: &points,
         end_bytes: end,
         mark_bytes: fit.knee.as_ref().map(|knee| knee.local_bytes as f64),
     };
+    let table = predicted.map(|row| Row {
+        from: None,
+        to: at(row.local_bytes as f64, end),
+        cells: vec![human_size(row.local_bytes), words::seconds(row.run_time_s), format!("{:.2} x", row.slowdown)],
+    });
     html! {
         section.chart #sizes {
-            h2 { "Run time with other sizes of local memory" }
+            h2 { (TITLE) }
             p { (words::unbroken(&says)) " Predicted from this run: docs/how-to/ask-for-memory.md." }
             (curve.draw())
-            p.reading aria-hidden="true" {}
-            details {
-                summary { "Table: run time with other sizes of local memory" }
-                div.wide {
-                    table {
-                        thead { tr { th scope="col" { "local" } th scope="col" { "run time" } th scope="col" { "slowdown" } } }
-                        tbody {
-                            @for row in predicted {
-                                tr data-x=(format!("{:.4}", at(row.local_bytes as f64, end))) {
-                                    th scope="row" { (human_size(row.local_bytes)) }
-                                    td { (words::seconds(row.run_time_s)) }
-                                    td { (format!("{:.2} x", row.slowdown)) }
-                                }
-                            }
-                        }
-                    }
-                }
-            }
+            (behind::table(TITLE, &["local", "run time", "slowdown"], table))
         }
     }
 }
