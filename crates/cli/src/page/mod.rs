@@ -159,7 +159,7 @@ impl Record {
                         (map::section(self))
                         // Along other axes.
                         (sizes::section(self))
-                        (python::section(&self.samples.python))
+                        (self.samples.python.section())
                         (self.samples.waited.sections())
                         (charts::latency(self))
                         // The parts of the run.

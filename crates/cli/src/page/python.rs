@@ -13,16 +13,16 @@ use hanare::stats::Stats;
 use maud::{Markup, html};
 use py_spy::config::LockingStrategy;
 use py_spy::{Config, PythonSpy, StackTrace};
+use serde::Serialize;
 
 use super::waited::{Place, ROWS_MAX, place_table};
 use super::words;
 
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// Failed looks at a process after which its interpreter is looked for again: it may run another program now.
-const SEARCH_AFTER: u32 = 16;
-/// Failed looks after which the process is given up.
-const FAILURES_MAX: u32 = 400;
+/// Failed looks at a process after which its interpreter is looked for again, as it may run another program now. The next
+/// times are after twice as many looks each.
+const SEARCH_AFTER: u32 = 8;
 /// Lines with room.
 const LINES_MAX: usize = 4096;
 
@@ -35,8 +35,23 @@ struct Line {
     line: Option<u32>,
 }
 
-/// Waits by line, in nanoseconds.
-type Waits = HashMap<Line, u64>;
+/// Waits of Python programs, in nanoseconds.
+#[derive(Default)]
+struct Waits {
+    by_line: HashMap<Line, u64>,
+    /// Waits of moments at which the frames could not be read.
+    unread: u64,
+}
+
+/// The lines that waited longest, the longest first.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Lines {
+    #[serde(rename = "waited_in_python")]
+    places: Vec<Place>,
+    /// What Python programs waited at lines that are unknown, in seconds.
+    #[serde(rename = "waited_in_python_unknown_s")]
+    unknown_s: f64,
+}
 
 /// The thread that looks at the processes of a run.
 pub(super) struct Watch {
@@ -48,7 +63,7 @@ pub(super) struct Watch {
 
 impl Watch {
     pub(super) fn start(stats: Arc<Stats>) -> Self {
-        let waits = Arc::new(Mutex::new(Waits::new()));
+        let waits = Arc::new(Mutex::new(Waits::default()));
         let (stop, stopped) = mpsc::channel();
         let to = waits.clone();
         let work = move || watch(&stats, &to, &stopped);
@@ -56,13 +71,13 @@ impl Watch {
         Watch { waits, stop, thread }
     }
 
-    /// Returns the lines that have waited longest, the longest first. `all_s` is what all waits took, in seconds.
-    pub(super) fn so_far(&self, all_s: f64) -> Vec<Place> {
-        places(&self.waits.lock().unwrap_or_else(PoisonError::into_inner), all_s)
+    /// Returns what is known up to now. `all_s` is what all waits took, in seconds.
+    pub(super) fn so_far(&self, all_s: f64) -> Lines {
+        lines(&self.waits.lock().unwrap_or_else(PoisonError::into_inner), all_s)
     }
 
     /// Ends the thread. Returns what [`Watch::so_far`] does.
-    pub(super) fn finish(mut self, all_s: f64) -> Vec<Place> {
+    pub(super) fn finish(mut self, all_s: f64) -> Lines {
         // The thread ends when it finds that this end of the channel is closed.
         drop(std::mem::replace(&mut self.stop, mpsc::channel().0));
         // A thread that has panicked leaves the lines that it had found.
@@ -82,12 +97,18 @@ fn watch(stats: &Stats, waits: &Mutex<Waits>, stopped: &Receiver<()>) {
             let waited = process.swap_ns.saturating_sub(program.waited_ns);
             program.waited_ns = process.swap_ns;
             // A process that did not wait is left alone.
-            let Some(line) = (waited > 0).then(|| program.line(process.pid)).flatten() else { continue };
-            let mut waits = waits.lock().unwrap_or_else(PoisonError::into_inner);
-            if waits.len() < LINES_MAX || waits.contains_key(&line) {
-                let to = waits.entry(line).or_default();
-                *to = to.saturating_add(waited);
+            if waited == 0 {
+                continue;
             }
+            let line = program.line(process.pid);
+            let mut waits = waits.lock().unwrap_or_else(PoisonError::into_inner);
+            let has_room = waits.by_line.len() < LINES_MAX;
+            let to = match line {
+                Some(line) if has_room || waits.by_line.contains_key(&line) => waits.by_line.entry(line).or_default(),
+                None if !program.is_python => continue,
+                _ => &mut waits.unread,
+            };
+            *to = to.saturating_add(waited);
         }
     }
 }
@@ -96,6 +117,7 @@ fn watch(stats: &Stats, waits: &Mutex<Waits>, stopped: &Receiver<()>) {
 struct Program {
     /// What it had waited at the last look.
     waited_ns: u64,
+    is_python: bool,
     interpreter: Option<PythonSpy>,
     /// Failed looks since the last one that succeeded.
     failures: u32,
@@ -103,25 +125,22 @@ struct Program {
 
 impl Program {
     fn new(waited_ns: u64) -> Self {
-        Program { waited_ns, interpreter: None, failures: 0 }
+        Program { waited_ns, is_python: false, interpreter: None, failures: 0 }
     }
 
     /// Returns the line at which the process is. `None` if it does not run Python, or cannot be read at this moment.
     fn line(&mut self, pid: u32) -> Option<Line> {
-        if self.failures >= FAILURES_MAX {
-            return None;
-        }
-        if self.interpreter.is_none() && self.failures.is_multiple_of(SEARCH_AFTER) && is_python(pid) {
+        let is_new = self.interpreter.is_none() && self.failures == 0;
+        if is_new || self.failures >= SEARCH_AFTER && self.failures.is_power_of_two() {
+            self.is_python = is_python(pid);
             // The process must not stand still for a look.
             let config = Config { blocking: LockingStrategy::NonBlocking, ..Config::default() };
-            self.interpreter = i32::try_from(pid).ok().and_then(|pid| PythonSpy::new(pid, &config).ok());
+            let pid = i32::try_from(pid).ok().filter(|_| self.is_python);
+            self.interpreter = pid.and_then(|pid| PythonSpy::new(pid, &config).ok());
         }
         let traces = self.interpreter.as_mut().and_then(|interpreter| interpreter.get_stack_traces().ok());
         let Some(traces) = traces else {
-            self.failures += 1;
-            if self.failures.is_multiple_of(SEARCH_AFTER) {
-                self.interpreter = None;
-            }
+            self.failures = self.failures.saturating_add(1);
             return None;
         };
         self.failures = 0;
@@ -145,8 +164,9 @@ fn line_of(traces: &[StackTrace]) -> Option<Line> {
     Some(Line { function: frame.name.clone(), file, line: u32::try_from(frame.line).ok().filter(|line| *line > 0) })
 }
 
-fn places(waits: &Waits, all_s: f64) -> Vec<Place> {
-    let mut waits: Vec<(&Line, u64)> = waits.iter().map(|(line, ns)| (line, *ns)).collect();
+fn lines(waits: &Waits, all_s: f64) -> Lines {
+    let unknown_s = waits.unread as f64 / 1e9;
+    let mut waits: Vec<(&Line, u64)> = waits.by_line.iter().map(|(line, ns)| (line, *ns)).collect();
     waits.sort_unstable_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
     let place = |(line, ns): (&Line, u64)| {
         let seconds = ns as f64 / 1e9;
@@ -159,20 +179,26 @@ fn places(waits: &Waits, all_s: f64) -> Vec<Place> {
             share: words::share(seconds, all_s).unwrap_or(0.0).min(1.0),
         }
     };
-    waits.into_iter().take(ROWS_MAX).map(place).collect()
+    Lines { places: waits.into_iter().take(ROWS_MAX).map(place).collect(), unknown_s }
 }
 
-/// Returns the table of the page. Empty without lines.
-pub(super) fn section(lines: &[Place]) -> Markup {
-    html! {
-        @if !lines.is_empty() {
-            section #waited-python {
-                h2 { "Where Python waited" }
-                p {
-                    "The lines of Python at which it waited, longest first. They are looked at 50 times a second, so \
-                     the times are estimates."
+impl Lines {
+    /// Returns the section of the page. It is empty if no Python program waited.
+    pub(super) fn section(&self) -> Markup {
+        html! {
+            @if !self.places.is_empty() || self.unknown_s > 0.0 {
+                section #waited-python {
+                    h2 { "Where Python waited" }
+                    p {
+                        "The lines of Python at which it waited, longest first. They are looked at 50 times a second, so \
+                         the times are estimates."
+                        @if self.unknown_s > 0.0 {
+                            " For " (words::seconds(self.unknown_s)) " of waits the line is unknown. Python's own objects \
+                             may have been evicted. With " code { "--mode thread" } " they can be read."
+                        }
+                    }
+                    @if !self.places.is_empty() { (place_table(&self.places)) }
                 }
-                (place_table(lines))
             }
         }
     }
@@ -224,11 +250,14 @@ mod tests {
     #[test]
     fn the_longest_lines_come_first_as_text() {
         let line = |nth: u32| Line { function: format!("<f{nth}>"), file: "a.py".to_owned(), line: Some(nth) };
-        let waits: Waits = (1..=100).map(|nth| (line(nth), u64::from(nth) * 10_000_000)).collect();
-        let places = places(&waits, 2.0);
-        assert_eq!((places.len(), places[0].line, places[0].seconds, places[0].share), (ROWS_MAX, Some(100), 1.0, 0.5));
-        let page = section(&places).into_string();
-        assert!(page.contains("&lt;f100&gt;") && page.contains("a.py:100") && page.contains("50 %"), "{page}");
-        assert_eq!(section(&[]).into_string(), "");
+        let by_line = (1..=100).map(|nth| (line(nth), u64::from(nth) * 10_000_000)).collect();
+        let lines = lines(&Waits { by_line, unread: 1_500_000_000 }, 2.0);
+        let first = &lines.places[0];
+        assert_eq!((lines.places.len(), first.line, first.seconds, first.share), (ROWS_MAX, Some(100), 1.0, 0.5));
+        let page = lines.section().into_string();
+        for part in ["&lt;f100&gt;", "a.py:100", "50 %", "For 1.5 s of waits"] {
+            assert!(page.replace('\u{a0}', " ").contains(part), "{part} is not in {page}");
+        }
+        assert_eq!(Lines::default().section().into_string(), "");
     }
 }

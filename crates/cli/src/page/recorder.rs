@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use super::heat::Heat;
 use super::processes::Processes;
-use super::python::Watch;
+use super::python::{Lines, Watch};
 use super::timeline::{Sample, Timeline};
-use super::waited::{Gatherer, Place, Waited};
+use super::waited::{Gatherer, Waited};
 
 /// Time from the start to the first checkpoint.
 const CHECKPOINT_FIRST: Duration = Duration::from_secs(1);
@@ -32,8 +32,8 @@ pub(crate) struct Samples {
     pub(crate) heat: Heat,
     #[serde(flatten)]
     pub(crate) waited: Waited,
-    #[serde(rename = "waited_in_python")]
-    pub(crate) python: Vec<Place>,
+    #[serde(flatten)]
+    pub(crate) python: Lines,
 }
 
 /// Called at each checkpoint, with the samples so far and the time since the start.
@@ -77,7 +77,7 @@ impl Samples {
             processes: Processes::default(),
             heat: Heat::default(),
             waited: Waited::default(),
-            python: Vec::new(),
+            python: Lines::default(),
         }
     }
 }
