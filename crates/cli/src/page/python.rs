@@ -20,8 +20,8 @@ use super::words;
 
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// Failed looks at a process after which its interpreter is looked for again, as it may run another program now. The next
-/// times are after twice as many looks each.
+/// Failed looks at a process after which its interpreter is looked for again, as it may run another program now. Later
+/// searches follow after 16, 32, 64 and so on.
 const SEARCH_AFTER: u32 = 8;
 /// Lines with room.
 const LINES_MAX: usize = 4096;
@@ -77,12 +77,13 @@ impl Watch {
     }
 
     /// Ends the thread. Returns what [`Watch::so_far`] does.
-    pub(super) fn finish(mut self, all_s: f64) -> Lines {
+    pub(super) fn finish(self, all_s: f64) -> Lines {
+        let Watch { waits, stop, thread } = self;
         // The thread ends when it finds that this end of the channel is closed.
-        drop(std::mem::replace(&mut self.stop, mpsc::channel().0));
+        drop(stop);
         // A thread that has panicked leaves the lines that it had found.
-        let _ = self.thread.take().map(JoinHandle::join);
-        self.so_far(all_s)
+        let _ = thread.map(JoinHandle::join);
+        lines(&waits.lock().unwrap_or_else(PoisonError::into_inner), all_s)
     }
 }
 
@@ -115,7 +116,7 @@ fn watch(stats: &Stats, waits: &Mutex<Waits>, stopped: &Receiver<()>) {
 
 /// A process that may run Python.
 struct Program {
-    /// What it had waited at the last look.
+    /// Time that it had waited at the last look, in nanoseconds.
     waited_ns: u64,
     is_python: bool,
     interpreter: Option<PythonSpy>,
