@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scoreboard import listing, running
+from scoreboard import listing, memory, running
 
 PROGRAMS = ["sort", "kmeans", "stencil", "mg", "fft", "is", "duckdb", "dict", "map", "pagerank"]
 HELD = ["stencil", "is", "mg", "dict", "map", "pagerank"]
@@ -38,16 +38,19 @@ class Bench:
     def __init__(self, options, places):
         self.options, self.places = options, places
         self.digest = None
+        self.bytes_needed = 0  # by a run of the present program, as far as it is known
 
     def run(self, program, before=()):
         """Runs a program once. Returns its seconds."""
         env = listing.environment(program.work)
+        memory.prepare(self.bytes_needed)
         done = running.run([*before, *program.command], work=program.work, env=env, limit=LIMIT)
         if done.timed_out or done.code:
             raise Failed(f"exit code {done.code}: {done.last_line()}" if done.code else f"it took more than {LIMIT} s")
         if self.digest not in (None, done.digest):
             raise Failed("it printed something else than the plain run")
         self.digest = done.digest
+        self.bytes_needed = max(self.bytes_needed, memory.needed(done.anon_bytes_peak))
         return done.seconds
 
     def median(self, program, *flags):
@@ -65,7 +68,7 @@ class Bench:
 
     def measure(self, program):
         """Returns the figures of a program."""
-        self.digest = None
+        self.digest, self.bytes_needed = None, 0
         self.run(program)  # warms the caches
         row = {"name": program.name, "plain_s": self.median(program), "sizes": []}
         fit = self.fit(program)

@@ -44,8 +44,6 @@ PLAIN_LIMIT = 300.0
 KILLED_TRIES = 3
 START_RUNS = 5
 FLOOR_RUNS = 5
-# Memory that is prepared for a run, in percent of the memory that the program's first run used.
-NEEDED_PERCENT = 300
 
 
 def read_options():
@@ -127,7 +125,7 @@ class Board:
         # The first run warms the caches, and its output is what the others are compared with.
         self.bytes_needed = 0
         first = self.run(program, PLAIN_LIMIT)
-        self.bytes_needed = first.anon_bytes_peak * NEEDED_PERCENT // 100
+        self.bytes_needed = memory.needed(first.anon_bytes_peak)
         if first.timed_out or first.code:
             raise Trouble(f"it fails without Hanare: exit code {first.code}: {first.last_line()}")
         row["digest"], row["plain"] = first.digest, {"seconds": [], "anon_bytes_peak": first.anon_bytes_peak}

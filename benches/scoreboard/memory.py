@@ -8,6 +8,8 @@ run that uses huge pages would pay for the one before it, and a run that uses ba
 import mmap
 
 HUGE = 2 << 20
+# Memory that is prepared for a run, in percent of the memory that the plain program uses.
+NEEDED_PERCENT = 300
 
 
 def prepare(size):
@@ -22,6 +24,11 @@ def prepare(size):
             return
         for at in range(0, size, HUGE):
             memory[at] = 1
+
+
+def needed(plain_bytes):
+    """Returns what to prepare for the run of a program that uses `plain_bytes` by itself."""
+    return plain_bytes * NEEDED_PERCENT // 100
 
 
 def available():
