@@ -159,7 +159,7 @@ check:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --locked --manifest-path python/Cargo.toml --target-dir $(TARGET)/python -- -D warnings
 	$(CARGO) deny --log-level warn check licenses bans sources
-	$(CARGO) deny --log-level warn --manifest-path fuzz/coverage/Cargo.toml --config deny.toml check licenses bans sources
+	$(CARGO) deny --log-level warn --manifest-path fuzz/coverage/Cargo.toml --config deny.toml check -A unmatched-skip licenses bans sources
 	$(CARGO) deny --log-level warn --manifest-path models/Cargo.toml --config deny.toml check -A unmatched-skip licenses bans sources
 	$(CARGO) deny --log-level warn --manifest-path python/Cargo.toml --config deny.toml check -A unmatched-skip licenses bans sources
 
