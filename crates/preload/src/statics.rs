@@ -5,7 +5,9 @@
 //!   needs it;
 //! - data that the linker protects after relocation (RELRO), the dynamic section and the initial thread-locals;
 //! - the pages of variables that a library shares with the program by a copy relocation (`stdout`, `environ`). The C
-//!   library uses these variables with signals blocked.
+//!   library uses these variables with signals blocked;
+//! - the pages of the slots through which functions of libraries are called (`.got`, `.got.plt`). If the program takes the
+//!   address of `free`, the C library calls `free` through the program's slot, also in a forked child that cannot page yet.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
@@ -42,10 +44,14 @@ const DT_NULL: u64 = 0;
 const DT_SYMTAB: u64 = 6;
 const DT_RELA: u64 = 7;
 const DT_RELASZ: u64 = 8;
+const DT_PLTRELSZ: u64 = 2;
+const DT_JMPREL: u64 = 23;
 #[cfg(target_arch = "x86_64")]
 const RELOCATION_COPY: u64 = 5;
 #[cfg(not(target_arch = "x86_64"))]
 const RELOCATION_COPY: u64 = 1024;
+/// The kind of a relocation that fills a slot with the address of a symbol (GLOB_DAT).
+const RELOCATION_SLOT: u64 = RELOCATION_COPY + 1;
 
 /// Makes large static arrays far. Call it once, before any code of the program runs.
 ///
@@ -129,7 +135,7 @@ fn large_data(info: &libc::dl_phdr_info) -> Vec<Range<usize>> {
             libc::PT_TLS => cut(&mut ranges, outward(range(header))),
             libc::PT_DYNAMIC => {
                 cut(&mut ranges, outward(range(header)));
-                for shared in copied(range(header)) {
+                for shared in shared(range(header)) {
                     cut(&mut ranges, outward(shared));
                 }
             }
@@ -140,9 +146,10 @@ fn large_data(info: &libc::dl_phdr_info) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Returns the ranges of this object that hold copies of libraries' variables (copy relocations).
-fn copied(dynamic: Range<usize>) -> Vec<Range<usize>> {
-    let (mut symbols, mut table, mut bytes) = (0, 0, 0);
+/// Returns the ranges of this object that libraries use: copies of their variables (copy relocations), and the slots through
+/// which functions are called.
+fn shared(dynamic: Range<usize>) -> Vec<Range<usize>> {
+    let (mut symbols, mut table, mut bytes, mut calls, mut call_bytes) = (0, 0, 0, 0, 0);
     for entry in dynamic.step_by(16).take(ENTRIES_MAX) {
         // SAFETY: `entry` is an entry of the object's dynamic section, which is mapped.
         let [tag, value] = unsafe { (entry as *const [u64; 2]).read() };
@@ -151,27 +158,47 @@ fn copied(dynamic: Range<usize>) -> Vec<Range<usize>> {
             DT_SYMTAB => symbols = value as usize,
             DT_RELA => table = value as usize,
             DT_RELASZ => bytes = value as usize,
+            DT_JMPREL => calls = value as usize,
+            DT_PLTRELSZ => call_bytes = value as usize,
             _ => {}
         }
     }
-    if symbols == 0 || table == 0 {
-        return Vec::new();
+    let mut found = Vec::new();
+    if symbols != 0 && table != 0 {
+        let object = link_base(table);
+        found.extend(relocations(table, bytes).filter(|[_, info, _]| info & 0xffff_ffff == RELOCATION_COPY).map(
+            |[place, info, _]| {
+                let symbol = symbols + (info >> 32) as usize * size_of::<libc::Elf64_Sym>();
+                // SAFETY: a relocation names a symbol of the object's own table, so `symbol` points into that table.
+                let size = unsafe { (*(symbol as *const libc::Elf64_Sym)).st_size } as usize;
+                let start = object.wrapping_add(place as usize);
+                start..start.saturating_add(size.max(1))
+            },
+        ));
+        found.extend(slots(
+            relocations(table, bytes).filter(|[_, info, _]| info & 0xffff_ffff == RELOCATION_SLOT),
+            object,
+        ));
     }
+    if calls != 0 {
+        found.extend(slots(relocations(calls, call_bytes), link_base(calls)));
+    }
+    found
+}
+
+/// Returns the entries of a table of relocations: the place, the kind with the symbol, and the addend.
+fn relocations(table: usize, bytes: usize) -> impl Iterator<Item = [u64; 3]> {
     let entries = (table..table.saturating_add(bytes)).step_by(24).take(ENTRIES_MAX);
     // SAFETY: the dynamic linker has made the table's address absolute. The table consists of entries of three words
     // each and ends at `table + bytes`.
-    let entries = entries.map(|entry| unsafe { (entry as *const [u64; 3]).read() });
-    let copies = entries.filter(|[_, info, _]| info & 0xffff_ffff == RELOCATION_COPY);
-    let object = link_base(table);
-    copies
-        .map(|[place, info, _]| {
-            let symbol = symbols + (info >> 32) as usize * size_of::<libc::Elf64_Sym>();
-            // SAFETY: a relocation names a symbol of the object's own table, so `symbol` points into that table.
-            let size = unsafe { (*(symbol as *const libc::Elf64_Sym)).st_size } as usize;
-            let start = object.wrapping_add(place as usize);
-            start..start.saturating_add(size.max(1))
-        })
-        .collect()
+    entries.map(|entry| unsafe { (entry as *const [u64; 3]).read() })
+}
+
+/// Returns the range of the words that these relocations fill. The linker puts the slots of a table side by side.
+fn slots(relocations: impl Iterator<Item = [u64; 3]>, object: usize) -> Option<Range<usize>> {
+    let places = relocations.map(|[place, ..]| object.wrapping_add(place as usize));
+    let (first, last) = places.fold((usize::MAX, 0), |(first, last), place| (first.min(place), last.max(place)));
+    (first <= last).then(|| first..last.saturating_add(size_of::<usize>()))
 }
 
 /// Returns the load offset of the object that contains `addr`: its address in memory minus its address in the file.
