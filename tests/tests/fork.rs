@@ -37,6 +37,47 @@ fn children_have_their_parents_memory() {
     }
 }
 
+/// Its memory is far, and it once had a thread, whose stack the C library keeps.
+const WITH_A_THREAD: &str = "\
+import os, threading
+block = bytearray(24 << 20)
+def touch(k):
+    digest = 0
+    for at in range(k, len(block), 4096):
+        block[at] = (block[at] + k) & 255
+        digest = (digest * 31 + block[at]) & 0xffffffff
+    return digest
+touch(1)
+thread = threading.Thread(target=touch, args=(2,))
+thread.start()
+thread.join()
+touch(3)
+child = os.fork()
+if child == 0:
+    print('child', touch(4), flush=True)
+    os._exit(0)
+print(os.waitpid(child, 0)[1], touch(5))
+";
+
+/// A program at a fixed address that takes the address of `free` makes its own slot the one through which the C library calls
+/// `free`. Debian's Python is one.
+#[test]
+fn a_child_starts_though_the_c_library_calls_through_the_programs_slots() {
+    let python = "/usr/bin/python3";
+    if !std::path::Path::new(python).exists() {
+        return;
+    }
+    for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
+        let place = Place::new();
+        std::fs::write(place.path("fork.py"), WITH_A_THREAD).expect("a file");
+        let mut command = place.hanare(["run", "--local", "6M", "--mode", mode, "--", python]);
+        let outcome = place.run(command.arg(place.path("fork.py")));
+        outcome.assert_well(mode);
+        assert_eq!(outcome.text(), "child 348520448\n0 1509392384\n", "{mode}");
+        place.assert_nothing_left();
+    }
+}
+
 /// A huge page covers its whole block, also memory that is not allocated. If a part of it is freed, base pages remain there.
 /// A fork must bring these to rest, too, also those that are unmapped for reference sampling.
 #[test]

@@ -111,14 +111,17 @@ pub(crate) fn park(args: &ParkArgs) -> Result<u8, ParkError> {
     if found.is_empty() {
         return Err(why_not_far(root, &runs));
     }
-    let mut failures = Vec::new();
+    let (mut failures, mut ended, mut parked) = (Vec::new(), Vec::new(), 0);
     for (process, stats) in found {
         match park_one(process, stats) {
-            // With --tree, a child may end at any time.
-            Err(ParkError::Ended(..)) if args.tree && process.pid != args.pid => {}
+            Err(error @ ParkError::Ended(..)) => ended.push(error),
             Err(error) => failures.push(error),
-            Ok(()) => {}
+            Ok(()) => parked += 1,
         }
+    }
+    // With --tree, some children may end at any time.
+    if parked == 0 && failures.is_empty() {
+        failures = ended;
     }
     // The other processes are parked. The first failure gives the exit code, and the others have a line each.
     let mut failures = failures.into_iter();

@@ -106,7 +106,7 @@ fn watch(stats: &Stats, waits: &Mutex<Waits>, stopped: &Receiver<()>) {
             let has_room = waits.by_line.len() < LINES_MAX;
             let to = match line {
                 Some(line) if has_room || waits.by_line.contains_key(&line) => waits.by_line.entry(line).or_default(),
-                None if !program.is_python => continue,
+                None if !program.was_read => continue,
                 _ => &mut waits.unread,
             };
             *to = to.saturating_add(waited);
@@ -118,7 +118,8 @@ fn watch(stats: &Stats, waits: &Mutex<Waits>, stopped: &Receiver<()>) {
 struct Program {
     /// Time that it had waited at the last look, in nanoseconds.
     waited_ns: u64,
-    is_python: bool,
+    /// Whether its frames could be read once. If not, it may be no interpreter.
+    was_read: bool,
     interpreter: Option<PythonSpy>,
     /// Failed looks since the last one that succeeded.
     failures: u32,
@@ -126,17 +127,16 @@ struct Program {
 
 impl Program {
     fn new(waited_ns: u64) -> Self {
-        Program { waited_ns, is_python: false, interpreter: None, failures: 0 }
+        Program { waited_ns, was_read: false, interpreter: None, failures: 0 }
     }
 
     /// Returns the line at which the process is. `None` if it does not run Python, or cannot be read at this moment.
     fn line(&mut self, pid: u32) -> Option<Line> {
         let is_new = self.interpreter.is_none() && self.failures == 0;
         if is_new || self.failures >= SEARCH_AFTER && self.failures.is_power_of_two() {
-            self.is_python = is_python(pid);
             // The process must not stand still for a look.
             let config = Config { blocking: LockingStrategy::NonBlocking, ..Config::default() };
-            let pid = i32::try_from(pid).ok().filter(|_| self.is_python);
+            let pid = i32::try_from(pid).ok().filter(|_| is_python(pid));
             self.interpreter = pid.and_then(|pid| PythonSpy::new(pid, &config).ok());
         }
         let traces = self.interpreter.as_mut().and_then(|interpreter| interpreter.get_stack_traces().ok());
@@ -144,7 +144,7 @@ impl Program {
             self.failures = self.failures.saturating_add(1);
             return None;
         };
-        self.failures = 0;
+        (self.failures, self.was_read) = (0, true);
         line_of(&traces)
     }
 }
