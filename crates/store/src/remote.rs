@@ -303,6 +303,11 @@ impl Remote {
         self.places.lock().reach(first.0, count)
     }
 
+    /// Checks whether one of the servers is the one of another session.
+    pub(crate) fn is_on(&self, other: &SessionInfo) -> bool {
+        self.servers.iter().any(|server| server.info.server_id == other.server_id)
+    }
+
     /// Checks whether any read is in progress.
     pub(crate) fn is_reading(&self) -> bool {
         self.servers.iter().any(|server| server.reads_in_flight.load(Acquire) > 0)

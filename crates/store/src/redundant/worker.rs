@@ -10,7 +10,7 @@ use hanare_sys::{futex, ready};
 use hanare_wire::{LinkError, Session};
 
 use super::news::Why;
-use super::{GO_ON, REST, RETURNS_MAX, Redundant};
+use super::{GO_ON, Member, REST, RETURNS_MAX, Redundant};
 use crate::StoreError;
 use crate::remote::{Remote, Sender, WriteEnd};
 
@@ -157,6 +157,10 @@ impl Redundant {
         options.connect_timeout = RETRY;
         // A server that cannot be reached is tried again later.
         let Ok(session) = Session::open(&member.named.endpoint, &options) else { return };
+        // The address may lead to the server of another member now. Two parts of a page on it would be lost together.
+        if self.members.iter().filter_map(Member::there).any(|remote| remote.is_on(session.info())) {
+            return;
+        }
         let capacity_bytes = session.info().capacity_bytes;
         let Ok((remote, mut senders)) = self.measures.remote(&member.named, session) else { return };
         let Some(_inside) = self.enter().filter(|_| self.may_begin()) else { return };
