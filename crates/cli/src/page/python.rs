@@ -4,8 +4,9 @@
 //! What a process has waited since the last look counts for the line at which it is now. So the times are estimates.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ use serde::Serialize;
 use super::waited::{Place, ROWS_MAX, place_table};
 use super::words;
 
+/// The name of the thread that looks.
+const NAME: &str = "hanare-python";
 /// Time between two looks.
 const INTERVAL: Duration = Duration::from_millis(20);
 /// Failed looks at a process after which its interpreter is looked for again, as it may run another program now. Later
@@ -67,7 +70,8 @@ impl Watch {
         let (stop, stopped) = mpsc::channel();
         let to = waits.clone();
         let work = move || watch(&stats, &to, &stopped);
-        let thread = std::thread::Builder::new().name("hanare-python".to_owned()).spawn(work).ok();
+        keep_quiet();
+        let thread = std::thread::Builder::new().name(NAME.to_owned()).spawn(work).ok();
         Watch { waits, stop, thread }
     }
 
@@ -85,6 +89,19 @@ impl Watch {
         let _ = thread.map(JoinHandle::join);
         lines(&waits.lock().unwrap_or_else(PoisonError::into_inner), all_s)
     }
+}
+
+/// Lets the thread's panics print nothing: frames that change while they are read may make no sense to the reader.
+fn keep_quiet() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if std::thread::current().name() != Some(NAME) {
+                usual(info);
+            }
+        }));
+    });
 }
 
 /// Looks until the other end of `stopped` is closed.
@@ -137,9 +154,11 @@ impl Program {
             // The process must not stand still for a look.
             let config = Config { blocking: LockingStrategy::NonBlocking, ..Config::default() };
             let pid = i32::try_from(pid).ok().filter(|_| is_python(pid));
-            self.interpreter = pid.and_then(|pid| PythonSpy::new(pid, &config).ok());
+            let open = |pid| catch_unwind(|| PythonSpy::new(pid, &config).ok()).ok().flatten();
+            self.interpreter = pid.and_then(open);
         }
-        let traces = self.interpreter.as_mut().and_then(|interpreter| interpreter.get_stack_traces().ok());
+        let mut read = || self.interpreter.as_mut()?.get_stack_traces().ok();
+        let traces = catch_unwind(AssertUnwindSafe(&mut read)).ok().flatten();
         let Some(traces) = traces else {
             self.failures = self.failures.saturating_add(1);
             return None;
