@@ -1,7 +1,7 @@
 //! The lines of Python code at which a run waits. CPython keeps its frames in the memory of the process. They are read from
 //! outside, so the program does nothing for it.
 //!
-//! What a process has waited since the last look counts for the line at which it is now. So the times are estimates.
+//! Each look counts the waits since the last look for the line at which the process is now. So the times are estimates.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -232,7 +232,7 @@ mod tests {
     fn trace(name: &str, line: i32, owns_gil: bool, active: bool) -> StackTrace {
         let frame = |name: &str, line| Frame {
             name: name.to_owned(),
-            filename: "/home/a/fold.py".to_owned(),
+            filename: "folder/fold.py".to_owned(),
             module: None,
             short_filename: Some("fold.py".to_owned()),
             line,
