@@ -84,6 +84,46 @@ fn a_stopped_server_delays_the_program_for_a_moment() {
     place.assert_nothing_left();
 }
 
+/// Makes the path `link` lead to another server's socket.
+fn lead(place: &Place, link: &str, to: &str) {
+    let beside = place.path("beside");
+    std::os::unix::fs::symlink(place.path(to), &beside).expect("a link");
+    std::fs::rename(beside, place.path(link)).expect("a link in the other's place");
+}
+
+/// Two parts of a page on one server would be lost together.
+#[test]
+fn a_lost_server_is_not_taken_in_as_another_one_of_the_run() {
+    let place = Place::new();
+    let first = Served::unix(&place, "128M", "first");
+    let second = Served::unix(&place, "128M", "second");
+    lead(&place, "link", "first");
+    std::fs::write(place.path("paging"), "").unwrap();
+    let mut command = place.hanare(["run", "--local", "4M", "--redundancy", "mirror", "--allow-same-host"]);
+    for name in ["link", "second"] {
+        command.arg("--server").arg(place.path(name));
+    }
+    let touch = built().workload("touch");
+    let mut run = place.start(command.arg("--").arg(touch).args(["32M", "--while"]).arg(place.path("paging")));
+    until("pages have come and gone", || status(&second.address).write_bytes > 4 << 20);
+
+    first.kill();
+    lead(&place, "link", "second");
+    until("the server is lost", || run.said_so_far().contains("lost memory server") || !run.runs());
+    // A lost server is tried each second.
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(!run.said_so_far().contains("every page has all its parts again"), "{}", run.said_so_far());
+
+    let _third = Served::unix(&place, "128M", "third");
+    lead(&place, "link", "third");
+    until_rebuilt(&mut run, 1);
+    second.kill();
+    until("the second server is lost", || run.said_so_far().matches("lost memory server").count() == 2 || !run.runs());
+    let outcome = end(&place, run);
+    assert!(outcome.code == Some(0) && outcome.text().starts_with("ok touch"), "{outcome:?}");
+    place.assert_nothing_left();
+}
+
 /// Runs a program on servers of which one misbehaves as `lie` says. The program must not notice.
 fn bears(lie: Lie, redundancy: &str, honest: usize, flags: &[&str]) {
     let place = Place::new();

@@ -72,7 +72,11 @@ pub(crate) fn find(name: &OsStr, search_path: Option<OsString>) -> Result<PathBu
 }
 
 fn locate(name: &OsStr, search_path: &OsStr) -> Result<PathBuf, ProgramError> {
-    let not_found = |hint| ProgramError::NotFound { name: name.to_string_lossy().into_owned(), hint };
+    let is_page = name.as_bytes().ends_with(b".html");
+    let not_found = |hint| ProgramError::NotFound {
+        name: name.to_string_lossy().into_owned(),
+        hint: if is_page { " (a page is asked for with --report=FILE)" } else { hint },
+    };
     if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
         return match path.metadata() {

@@ -174,6 +174,7 @@ fn programs_that_cannot_run() {
         (OsString::from("no-such-program-here"), 127, "no-such-program-here"),
         ("/no/such/program".into(), 127, "/no/such/program"),
         ("".into(), 127, "not found"),
+        ("page.html".into(), 127, "not found (a page is asked for with --report=FILE)"),
         (place.path("static").into(), 126, "statically linked"),
         (setuid.into(), 126, "setuid"),
         (plain.into(), 126, "not executable"),

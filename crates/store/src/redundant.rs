@@ -107,6 +107,8 @@ struct Member {
 pub struct Redundant {
     members: Vec<Member>,
     machine: LockCell<Machine>,
+    /// Held while a lost member is taken in again, so that two of them do not become the same server.
+    returning: LockCell<()>,
     code: Code,
     buffers: Buffers,
     measures: Measures,
@@ -203,6 +205,7 @@ impl Redundant {
             news: News::new(members.len()),
             members,
             machine: LockCell::new(machine),
+            returning: LockCell::new(()),
             code: Code::new(measures.redundancy.data, measures.redundancy.parity),
             buffers,
             pace: Pace::new(),

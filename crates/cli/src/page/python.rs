@@ -22,7 +22,7 @@ use super::words;
 /// The name of the thread that looks.
 const NAME: &str = "hanare-python";
 /// Time between two looks.
-const INTERVAL: Duration = Duration::from_millis(20);
+const INTERVAL: Duration = Duration::from_millis(40);
 /// Failed looks at a process after which its interpreter is looked for again, as it may run another program now. Later
 /// searches follow after 16, 32, 64 and so on.
 const SEARCH_AFTER: u32 = 8;
@@ -210,7 +210,7 @@ impl Lines {
                 section #waited-python {
                     h2 { "Where Python waited" }
                     p {
-                        "The lines of Python at which it waited, longest first. They are looked at 50 times a second, so \
+                        "The lines of Python at which it waited, longest first. They are looked at 25 times a second, so \
                          the times are estimates."
                         @if self.unknown_s > 0.0 {
                             " For " (words::seconds(self.unknown_s)) " of waits the line is unknown. Python's own objects \

@@ -157,15 +157,17 @@ impl Redundant {
         options.connect_timeout = RETRY;
         // A server that cannot be reached is tried again later.
         let Ok(session) = Session::open(&member.named.endpoint, &options) else { return };
-        // The address may lead to the server of another member now. Two parts of a page on it would be lost together.
-        if self.members.iter().filter_map(Member::there).any(|remote| remote.is_on(session.info())) {
-            return;
-        }
-        let capacity_bytes = session.info().capacity_bytes;
+        let info = session.info().clone();
         let Ok((remote, mut senders)) = self.measures.remote(&member.named, session) else { return };
         let Some(_inside) = self.enter().filter(|_| self.may_begin()) else { return };
+        let _alone = self.returning.lock();
+        // The address may lead to the server of another member now. Two parts of a page on it would be lost together.
+        if self.members.iter().filter_map(Member::there).any(|other| other.is_on(&info)) {
+            return;
+        }
         member.returns.fetch_add(1, Relaxed);
-        let capacity_bytes = member.named.limit_bytes.map_or(capacity_bytes, |limit| limit.min(capacity_bytes));
+        let capacity_bytes =
+            member.named.limit_bytes.map_or(info.capacity_bytes, |limit| limit.min(info.capacity_bytes));
         copyist.sender = senders.pop();
         member.take_in(remote, None);
         self.machine.lock().joined(copyist.member, self.measures.extents_in(capacity_bytes));
