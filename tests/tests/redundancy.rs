@@ -277,8 +277,12 @@ fn too_few_servers_or_hosts_are_refused_before_the_program_runs() {
     let server = Served::tcp(&place, "16M");
     let port = server.address.rsplit_once(':').expect("a port").1;
     for other in [format!("127.1:{port}"), format!("localhost:{port}")] {
-        let mut command = place.hanare(["run", "--local", "4M", "--redundancy", "mirror", "--allow-same-host"]);
-        command.args(["--server", &server.address, "--server", &other, "--"]).arg(built().workload("touch")).arg("8M");
-        place.run(&mut command).assert_ended_by_us(125, "are one and the same; name each server once");
+        for flags in [&["--redundancy", "mirror", "--allow-same-host"][..], &[]] {
+            let mut command = place.hanare(["run", "--local", "4M"]);
+            command.args(flags).args(["--server", &server.address, "--server", &other, "--"]);
+            place
+                .run(command.arg(built().workload("touch")).arg("8M"))
+                .assert_ended_by_us(125, "are one and the same; name each server once");
+        }
     }
 }

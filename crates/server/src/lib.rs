@@ -29,6 +29,7 @@ mod memory;
 mod named;
 mod polling;
 mod pool;
+mod rationed;
 mod registry;
 mod session;
 mod shared;

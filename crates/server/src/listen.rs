@@ -29,6 +29,7 @@ use crate::keep::Keep;
 use crate::memory::{Available, BLOCK_BYTES};
 use crate::named::Named;
 use crate::polling::Spinners;
+use crate::rationed::rationed;
 use crate::registry::Registry;
 use crate::shared::{Stop, Store};
 use crate::spill::SpillDir;
@@ -272,6 +273,8 @@ pub struct Server {
     keep_free: Duration,
     keep: Option<Keep>,
     log: Log,
+    /// For what connections cause.
+    connections_log: Log,
 }
 
 /// A connection's thread, and its socket. The thread ends when the socket is shut down.
@@ -335,6 +338,7 @@ impl Server {
             connections_max: config.connections_max,
             keep_free: config.keep_free,
             keep,
+            connections_log: rationed(&config.log),
             log: config.log,
         })
     }
@@ -413,9 +417,9 @@ impl Server {
                 match listener.accept() {
                     Ok(accepted) => self.admit(accepted, running, &mut refused),
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                    Err(e) if e.kind() == io::ErrorKind::InvalidData => (self.log)(&e.to_string()),
+                    Err(e) if e.kind() == io::ErrorKind::InvalidData => (self.connections_log)(&e.to_string()),
                     Err(e) => {
-                        (self.log)(&format!("a connection could not be accepted: {e}"));
+                        (self.connections_log)(&format!("a connection could not be accepted: {e}"));
                         std::thread::sleep(ACCEPT_PAUSE);
                     }
                 }
@@ -428,12 +432,12 @@ impl Server {
         let Accepted { fd, peer, ends } = accepted;
         let socket = match Socket::new(fd, None) {
             Ok(socket) => Arc::new(socket),
-            Err(e) => return (self.log)(&format!("{peer}: {e}")),
+            Err(e) => return (self.connections_log)(&format!("{peer}: {e}")),
         };
         if let (Some(ends), None) = (ends, &self.key)
             && let Err(reason) = check_user(ends)
         {
-            (self.log)(&format!("{peer}: refused: {reason}"));
+            (self.connections_log)(&format!("{peer}: refused: {reason}"));
             return refused.add(socket, &reason);
         }
         let strangers = running.iter().filter(|running| !running.is_welcome.load(Acquire)).count();
@@ -441,12 +445,12 @@ impl Server {
             drop_a_stranger(running);
         }
         if running.len() >= self.connections_max && !drop_a_stranger(running) {
-            (self.log)(&format!("{peer}: turned away, {} connections are open", running.len()));
+            (self.connections_log)(&format!("{peer}: turned away, {} connections are open", running.len()));
             let most = self.connections_max;
             let reason = format!("all of its {most} connections are in use; try again when a client has ended");
             return turn_away(&socket, &reason);
         }
-        let (state, key, log) = (Arc::clone(&self.state), self.key.clone(), Arc::clone(&self.log));
+        let (state, key, log) = (Arc::clone(&self.state), self.key.clone(), Arc::clone(&self.connections_log));
         let is_unix = ends.is_none();
         let is_welcome = Arc::new(AtomicBool::new(false));
         let (theirs, welcome) = (Arc::clone(&socket), Arc::clone(&is_welcome));
@@ -461,7 +465,7 @@ impl Server {
         match std::thread::Builder::new().name("hanare-serve".into()).spawn(life) {
             Ok(thread) => running.push(Running { socket, thread, is_welcome, since: Instant::now() }),
             Err(e) => {
-                (self.log)(&format!("no thread for a connection: {e}"));
+                (self.connections_log)(&format!("no thread for a connection: {e}"));
                 turn_away(&socket, &format!("the system has no thread for it ({e}); try again later"));
             }
         }

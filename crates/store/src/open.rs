@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use hanare_paging::limits::RUN_BYTES_MAX;
 use hanare_settings::{Redundancy, ServerSpec};
-use hanare_wire::{Attachment, Key, KeyError, LinkError, Session, SessionOptions};
+use hanare_wire::payload::SERVER_ID_BYTES;
+use hanare_wire::{Attachment, Key, KeyError, LinkError, Session, SessionInfo, SessionOptions};
 
 use crate::private::{self, PrivateError};
 use crate::redundant::{Named, Redundant, slot_bytes};
@@ -65,8 +66,8 @@ pub enum OpenError {
         /// The error of its link.
         source: LinkError,
     },
-    /// Two names are of one server, so that parts of a page would be lost together.
-    #[error("{first} and {second} are one and the same; name each server once, and as many as the redundancy needs")]
+    /// Two names are of one server. Its memory would count twice, and parts of a page would be lost together.
+    #[error("{first} and {second} are one and the same; name each server once")]
     SameServer {
         /// The name of the server.
         first: String,
@@ -141,11 +142,29 @@ fn open_servers(
     processes: u16,
 ) -> Result<(Kind, Vec<Worker>), OpenError> {
     let opened = servers.iter().map(|server| open_server(server, &shape, processes, key.clone(), silent));
-    let opened = opened.collect::<Result<_, _>>()?;
+    let opened: Vec<Opened> = opened.collect::<Result<_, _>>()?;
+    let mut ids = Ids::default();
+    for server in &opened {
+        ids.add(&server.name, server.session.info())?;
+    }
     let extent_bytes = if processes == 1 { EXTENT_BYTES } else { shape.slot_bytes };
     let bounce_bytes = shape.slot_bytes.max(RUN_BYTES_MAX as usize);
     let (remote, senders) = Remote::with_extents(opened, shape, extent_bytes, bounce_bytes, silent)?;
     Ok((Kind::Remote(Box::new(remote)), Worker::of_remote(senders)))
+}
+
+/// The identities of servers. A server can be reached by several names and addresses.
+#[derive(Default)]
+struct Ids(Vec<([u8; SERVER_ID_BYTES], String)>);
+
+impl Ids {
+    fn add(&mut self, name: &str, info: &SessionInfo) -> Result<(), OpenError> {
+        if let Some((_, first)) = self.0.iter().find(|(id, _)| *id == info.server_id) {
+            return Err(OpenError::SameServer { first: first.clone(), second: name.to_owned() });
+        }
+        self.0.push((info.server_id, name.to_owned()));
+        Ok(())
+    }
 }
 
 fn open_server(
@@ -181,7 +200,7 @@ fn open_redundant(
     let Copies { redundancy, allow_same_host } = copies;
     let slot_bytes = slot_bytes(&shape, redundancy) as u32;
     let mut hosts: Vec<Option<String>> = Vec::new();
-    let mut ids: Vec<(String, _)> = Vec::new();
+    let mut ids = Ids::default();
     let mut reached = Vec::new();
     let mut failure = None;
     let mut named = Vec::new();
@@ -203,14 +222,9 @@ fn open_redundant(
         if session.is_some() && !reached.contains(&host) {
             reached.push(host);
         }
-        // A server can be reached by several names and addresses. Two parts of a page on it would be lost together.
-        let id = session.as_ref().map(|session| session.info().server_id);
-        if let Some(id) = id
-            && let Some((first, _)) = ids.iter().find(|(_, other)| *other == id)
-        {
-            return Err(OpenError::SameServer { first: first.clone(), second: name });
+        if let Some(session) = &session {
+            ids.add(&name, session.info())?;
         }
-        ids.extend(id.map(|id| (name.clone(), id)));
         let (endpoint, limit_bytes) = (server.endpoint.clone(), server.capacity);
         named.push((Named { name, endpoint, options, limit_bytes, host }, session));
     }
