@@ -59,8 +59,9 @@ PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 UDEVDIR ?= $(PREFIX)/lib/udev/rules.d
-PAGES := $(filter-out docs/SUMMARY.md,$(wildcard docs/*.md))
-PAGE_FOLDERS := tutorials how-to explanation
+# What is installed below DOCDIR, as it lies here. Links between these files go on to work.
+DOCUMENTS := $(wildcard README.md CHANGELOG.md ARCHITECTURE.md SPECIFICATION.md SECURITY.md LICENSE-* docs/*.md docs/*/*.md \
+    examples/*.c include/*.h python/examples/*.py packaging/grafana/*.json)
 DEFAULTS := /etc/default/hanare-server
 # Where the shells look for completions of installed commands.
 COMPLETIONS := bash:$(PREFIX)/share/bash-completion/completions/hanare zsh:$(ZSHDIR)/_hanare \
@@ -238,8 +239,12 @@ python:
 
 # The library is built a second time: that of the wheel can be loaded into a process that runs already, as the last line
 # checks. `make test` does not, because it runs with the ordinary library.
-wheel: python
-	@scripts/need cargo cc clang
+wheel:
+	@scripts/need cargo cc clang python3
+	@echo 'installing maturin and numpy into $(TARGET)/venv'
+	@$(PYTHON) -c 'import maturin, numpy' 2>/dev/null || { \
+	    python3 -m venv $(TARGET)/venv && \
+	    $(PYTHON) -m pip install --quiet --disable-pip-version-check maturin numpy; }
 	$(CARGO) build --release -p hanare -p hanare-preload -p hanare-cli
 	library=$$(scripts/wheel-library release $(TARGET)/wheels/build/library); \
 	    wheel=$$(scripts/wheel $(TARGET)/release "$$library" release $(TARGET)/wheels $(abspath $(PYTHON))); \
@@ -254,8 +259,7 @@ site:
 
 # The preload library is nothing to link with: it lies where the command looks for it, whatever LIBDIR is.
 install: build
-	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/lib/hanare $(LIBDIR) $(PKGCONFIGDIR) $(INCLUDEDIR)) \
-	    $(DESTDIR)$(DOCDIR)/examples
+	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(PREFIX)/lib/hanare $(LIBDIR) $(PKGCONFIGDIR) $(INCLUDEDIR))
 	install -s -m 755 $(BIN)/hanare $(DESTDIR)$(PREFIX)/bin/
 	install -s -m 755 $(BIN)/libhanare_preload.so $(DESTDIR)$(PREFIX)/lib/hanare/
 	install -s -m 755 $(BIN)/libhanare.so $(BIN)/libhanare_dsm.so $(DESTDIR)$(LIBDIR)/
@@ -263,10 +267,8 @@ install: build
 	for name in hanare hanare-dsm; do \
 	    sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' \
 	        -e 's|@VERSION@|$(VERSION)|' packaging/$$name.pc.in > $(DESTDIR)$(PKGCONFIGDIR)/$$name.pc; done
-	install -m 644 README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(PAGES) $(DESTDIR)$(DOCDIR)/
-	for folder in $(PAGE_FOLDERS); do install -d $(DESTDIR)$(DOCDIR)/$$folder; \
-	    install -m 644 docs/$$folder/*.md $(DESTDIR)$(DOCDIR)/$$folder/; done
-	install -m 644 examples/*.c $(DESTDIR)$(DOCDIR)/examples/
+	for file in $(DOCUMENTS); do install -D -m 644 $$file $(DESTDIR)$(DOCDIR)/$$file; done
+	scripts/live-links $(DESTDIR)$(DOCDIR)
 	$(BIN)/hanare manual $(DESTDIR)$(MANDIR)/man1
 	for each in $(COMPLETIONS); do file="$(DESTDIR)$${each#*:}"; \
 	    install -d "$${file%/*}"; $(BIN)/hanare completions "$${each%%:*}" > "$$file"; done
@@ -305,11 +307,11 @@ uninstall:
 	rm -f $(addprefix $(DESTDIR),$(PREFIX)/bin/hanare $(PREFIX)/lib/hanare/libhanare_preload.so \
 	    $(LIBDIR)/libhanare.so $(LIBDIR)/libhanare_dsm.so $(INCLUDEDIR)/dlmm.h $(INCLUDEDIR)/dsm.h \
 	    $(PKGCONFIGDIR)/hanare.pc $(PKGCONFIGDIR)/hanare-dsm.pc)
-	rm -f $(addprefix $(DESTDIR)$(DOCDIR)/,README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(notdir $(PAGES)) \
-	    $(wildcard examples/*.c) $(patsubst docs/%,%,$(wildcard $(PAGE_FOLDERS:%=docs/%/*.md))))
+	rm -f $(addprefix $(DESTDIR)$(DOCDIR)/,$(DOCUMENTS))
+	if [ -d $(DESTDIR)$(DOCDIR) ]; then find $(DESTDIR)$(DOCDIR) -depth -type d -empty -delete; fi
 	rm -f $(DESTDIR)$(MANDIR)/man1/hanare.1 $(DESTDIR)$(MANDIR)/man1/hanare-*.1
 	for each in $(COMPLETIONS); do rm -f "$(DESTDIR)$${each#*:}"; done
-	for folder in $(addprefix $(DOCDIR)/,examples $(PAGE_FOLDERS)) $(DOCDIR) $(PREFIX)/lib/hanare $(PKGCONFIGDIR); do \
+	for folder in $(PREFIX)/lib/hanare $(PKGCONFIGDIR); do \
 	    if [ -d $(DESTDIR)$$folder ]; then rmdir --ignore-fail-on-non-empty $(DESTDIR)$$folder; fi; done
 
 clean:

@@ -204,6 +204,16 @@ static void fixing(void) {
     CALL(munmap(words, size) == 0);
 }
 
+/* A compiler within a program wants its code near that of the program. It asks for small mappings at free addresses there,
+ * and may ask for ever if it does not get them. */
+static void hinting(void) {
+    uintptr_t near = ((uintptr_t)hinting & ~(uintptr_t)(PAGE - 1)) - 512 * MIB;
+    char *bytes = mmap((void *)near, 16 * PAGE, PLAIN, PRIVATE, -1, 0);
+    REQUIRE((uintptr_t)bytes == near, "a small mapping wanted at %p is at %p", (void *)near, (void *)bytes);
+    memset(bytes, 1, 16 * PAGE);
+    CALL(munmap(bytes, 16 * PAGE) == 0);
+}
+
 static void allocating(void) {
     for (int round = 0; round < 3; round++) {
         void *aligned = NULL;
@@ -269,6 +279,7 @@ int main(int argc, char **argv) {
     moving_protected();
     locking();
     fixing();
+    hinting();
     allocating();
     printf("ok mapping: munmap, madvise, mprotect, mremap, mlock, fixed, malloc family on %zu bytes\n", size);
     return 0;

@@ -42,6 +42,10 @@ fn memory_calls_keep_their_meaning() {
             workload(&flags, "reserving", &["32M"], 32 << 20);
         }
     }
+    if mode_works("thread") {
+        let flags = ["--local", "12M", "--mode", "thread", "--far", "all"];
+        workload(&flags, "mapping", &["32M"], 32 << 20);
+    }
 }
 
 #[test]

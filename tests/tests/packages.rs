@@ -125,9 +125,32 @@ fn have_their_files(place: &Place) {
     assert_eq!(found.iter().filter(|(_, path)| is_other(path)).count(), FILES.len() - 3, "{found:?}");
     let server: Vec<(String, String)> = files(place, "hanare-server");
     assert_eq!(server, SERVER_FILES.map(|(mode, path)| (mode.to_owned(), path.to_owned())));
+    have_no_dead_links(&place.path("hanare/usr/share/doc/hanare"));
     let pc = place.path("hanare/usr/lib").join(multiarch.trim_end()).join("pkgconfig/hanare.pc");
     let pc = std::fs::read_to_string(pc).expect("the pkg-config file");
     assert!(pc.contains("prefix=/usr\nlibdir=/usr/lib/hanare\nincludedir=/usr/include\n"), "{pc}");
+}
+
+/// Checks that the links of all documents in a folder lead to files of the package.
+fn have_no_dead_links(folder: &Path) {
+    let mut pages = 0;
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                let text = std::fs::read_to_string(&path).expect("a page");
+                let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+                for target in targets.filter(|target| !target.is_empty() && !target.contains(':')) {
+                    assert!(folder.join(target).exists(), "{}: {target} is not in the package", path.display());
+                }
+                pages += 1;
+            }
+        }
+    }
+    assert!(pages > 40, "only {pages} pages");
 }
 
 fn have_their_fields(place: &Place) {

@@ -268,11 +268,13 @@ fn too_few_servers_or_hosts_are_refused_before_the_program_runs() {
         place.run(command.args(args).args(["--", "sh", "-c", "echo ran"]))
     };
     let named = ["--server", "a.invalid", "--server", "b.invalid", "--server", "c.invalid"];
-    run(&[&["--redundancy", "parity:4+1"], &named[..]].concat())
-        .assert_ended_by_us(125, "parity:4+1 needs 5 servers on 5 hosts, 3 are named: name more or --allow-same-host");
+    run(&[&["--redundancy", "parity:4+1"], &named[..]].concat()).assert_ended_by_us(
+        125,
+        "parity:4+1 needs 5 servers on 5 hosts, 3 named: name more; with --allow-same-host they may share a host",
+    );
     let one_host = ["--server", "127.0.0.1:1", "--server", "localhost:2", "--redundancy", "mirror"];
     run(&one_host).assert_ended_by_us(125, "--allow-same-host");
-    run(&["--redundancy", "mirror"]).assert_ended_by_us(125, "2 servers on 2 hosts, 0 are named");
+    run(&["--redundancy", "mirror"]).assert_ended_by_us(125, "2 servers on 2 hosts, 0 named: name more");
     run(&["--redundancy", "parity:3+1"]).assert_ended_by_us(125, "is not a redundancy");
     let server = Served::tcp(&place, "16M");
     let port = server.address.rsplit_once(':').expect("a port").1;

@@ -67,6 +67,22 @@ fn a_map_lives_in_a_memory_cgroup_that_is_smaller_than_itself() {
     place.assert_nothing_left();
 }
 
+/// Whoever runs it must learn that signal 9 came from the kernel, and what to give less of.
+#[test]
+fn a_program_that_is_killed_for_want_of_memory_is_told_so() {
+    let Some(group) = Group::with_limit(48 * MIB) else { return };
+    let place = Place::new();
+    let mut command = place.hanare(["run", "--local", "8M", "--near", "off", "--report=page.html", "--"]);
+    group.holds(command.arg(built().workload("map")).arg("2000000"));
+    let outcome = place.start(&mut command).finish(Duration::from_secs(300));
+    assert_eq!(outcome.code, Some(128 + 9), "{outcome:?}");
+    let line = "the program was ended by SIGKILL, and meanwhile the kernel ended a process for want of memory";
+    assert!(outcome.stderr.contains(line) && outcome.stderr.contains("or a smaller --near"), "{outcome:?}");
+    let page = std::fs::read_to_string(place.path("page.html")).expect("the page");
+    assert!(page.contains("The kernel ended a process for want of memory"), "{page}");
+    place.assert_nothing_left();
+}
+
 #[test]
 fn few_small_blocks_stay_near_and_all_of_them_without_a_limit() {
     let place = Place::new();

@@ -216,8 +216,8 @@ impl Findings {
             let names: Vec<&str> = features.iter().filter(|(_, has)| *has == wanted).map(|(name, _)| *name).collect();
             if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
         };
-        writeln!(out, "works           {}", named(true))?;
-        writeln!(out, "does not work   {}", named(false))?;
+        writeln!(out, "kernel has      {}", named(true))?;
+        writeln!(out, "kernel lacks    {}", named(false))?;
         writeln!(out, "huge pages      {}", self.huge_pages)?;
         if let (Some(available), Some(total)) = (self.memory_available_bytes, self.memory_total_bytes) {
             writeln!(out, "memory          {} available of {}", human_size(available), human_size(total))?;
@@ -232,13 +232,15 @@ impl Findings {
         match (mode, self.call_filter, self.call_dispatch) {
             ("sigbus", true, true) => "system calls on absent far pages are trapped and served",
             ("sigbus", false, true) => {
-                "a system call on an absent far page works through the C library's functions, or outside that library; \
-                 the filter for its inner calls needs CAP_SYS_ADMIN"
+                "a system call that the C library makes within another function (as in fread) fails on an absent far page; \
+                 with CAP_SYS_ADMIN, as root has it, it works"
             }
             ("sigbus", true, false) => {
                 "system calls on absent far pages are trapped and served if their arguments point there themselves"
             }
-            _ => "a system call on an absent far page works through the C library only",
+            _ => {
+                "a system call on an absent far page works only if it is the C library's function for it that is called"
+            }
         }
     }
 

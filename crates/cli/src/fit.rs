@@ -11,6 +11,7 @@ use clap::Args;
 use hanare::counters::Snapshot;
 use hanare::load::trap_ns;
 use hanare_settings::{format_size, human_size};
+use hanare_sys::memory::Memory;
 use serde::Serialize;
 
 use crate::message::say;
@@ -121,7 +122,8 @@ impl Fit {
         if let Some(signal) = end.signal() {
             say(&format!("signal {signal} ended the program: the fit is of the part before it"));
         }
-        eprint!("{}", prediction.text(&self.program));
+        let memory_bytes = Memory::now().ok().map(|memory| memory.total_bytes);
+        eprint!("{}", prediction.text(&self.program, memory_bytes));
         let text = || serde_json::to_string_pretty(&prediction).unwrap_or_default() + "\n";
         self.json.as_ref().map_or(Ok(()), |file| file.write(&text()))
     }
@@ -138,7 +140,8 @@ impl Prediction {
         let model = Model::new(&observed(seen, elapsed_s)).map_err(|why| unfit(why, seen.budget_bytes))?;
         let row = |local_bytes: u64| Row {
             local_bytes,
-            percent_of_peak: local_bytes as f64 * 100.0 / seen.far_bytes_peak as f64,
+            // The size is rounded up to whole MiB.
+            percent_of_peak: (local_bytes as f64 * 100.0 / seen.far_bytes_peak as f64).min(100.0),
             run_time_s: model.time_s(local_bytes),
             slowdown: model.slowdown(local_bytes),
         };
@@ -167,8 +170,14 @@ impl Prediction {
         self.asks.first().map(|ask| (ask.local_bytes, ask.slowdown * whole_s))
     }
 
-    /// Returns the table for people.
-    fn text(&self, program: &[String]) -> String {
+    /// Returns the largest size of the table that a machine can give, beside what the rest of it needs.
+    pub(crate) fn largest_within(&self, memory_bytes: Option<u64>) -> Option<&Row> {
+        let most = memory_bytes.map_or(u64::MAX, within);
+        self.rows.iter().rfind(|row| row.local_bytes <= most)
+    }
+
+    /// Returns the table for people. `memory_bytes` is the memory of the machine.
+    fn text(&self, program: &[String], memory_bytes: Option<u64>) -> String {
         let budget = human_size(self.local_bytes_budget);
         let mut text = format!("hanare: fit from {:.2} s with up to {budget} of local memory\n", self.elapsed_s);
         text += "   local memory   of peak   run time   slowdown\n";
@@ -192,7 +201,15 @@ impl Prediction {
             return text + &format!("  ask for {budget} or less: it took less than {:.1} x\n", SLOWDOWNS[0]);
         };
         text += &format!("  ask for {}\n", asks.join("; "));
-        text += &format!("  hanare run --local {} -- {}\n", format_size(first.local_bytes), program.join(" "));
+        let mut local_bytes = first.local_bytes;
+        if let (Some(memory), Some(row)) = (memory_bytes, self.largest_within(memory_bytes))
+            && first.local_bytes > within(memory)
+        {
+            let (memory, size) = (human_size(memory), human_size(row.local_bytes));
+            text += &format!("  this machine has {memory} in all: {size} takes {:.1} x\n", row.slowdown);
+            local_bytes = row.local_bytes;
+        }
+        text += &format!("  hanare run --local {} -- {}\n", format_size(local_bytes), program.join(" "));
         let job = first.job_bytes.div_ceil(MIB);
         text + &format!("  Slurm: --mem={job}M, with evicted pages on other nodes or in a spill file\n")
     }
@@ -211,6 +228,11 @@ fn unfit(why: Unfit, budget: u64) -> String {
             )
         }
     }
+}
+
+/// Returns how much of a machine's memory can be local. The rest is for near memory and the system.
+pub(crate) fn within(memory_bytes: u64) -> u64 {
+    memory_bytes / 4 * 3
 }
 
 /// Rounds a size up to whole MiB.
@@ -269,7 +291,12 @@ pub(crate) mod tests {
     #[test]
     fn the_table_says_what_to_ask_for() {
         let prediction = Prediction::new(&seen(a_loop), 8.0).unwrap();
-        let text = prediction.text(&["./fold".to_owned(), "-n".to_owned()]);
+        let program = ["./fold".to_owned(), "-n".to_owned()];
+        let small = prediction.text(&program, Some(600 * MIB));
+        assert!(small.contains("  this machine has 600 MiB in all: 400 MiB takes 3.4 x\n"), "{small}");
+        assert!(small.contains("  hanare run --local 400M -- ./fold -n\n"), "{small}");
+        let text = prediction.text(&program, Some(2000 * MIB));
+        assert!(!text.contains("this machine"), "{text}");
         for part in [
             "       300 MiB      30 %     7.60 s     3.80 x\n",
             "      1000 MiB     100 %     2.00 s     1.00 x\n",

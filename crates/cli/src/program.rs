@@ -75,7 +75,11 @@ fn locate(name: &OsStr, search_path: &OsStr) -> Result<PathBuf, ProgramError> {
     let is_page = name.as_bytes().ends_with(b".html");
     let not_found = |hint| ProgramError::NotFound {
         name: name.to_string_lossy().into_owned(),
-        hint: if is_page { " (a page is asked for with --report=FILE)" } else { hint },
+        hint: match () {
+            () if is_page => " (a page is asked for with --report=FILE)",
+            () if name.as_bytes().contains(&b' ') => " (it has a blank: leave out the quotes around the command)",
+            () => hint,
+        },
     };
     if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);

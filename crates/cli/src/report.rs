@@ -25,6 +25,8 @@ pub(crate) struct Figures {
     pub(crate) exit_code: Option<u8>,
     /// The signal that ended the program.
     pub(crate) signal: Option<u8>,
+    /// Whether that was SIGKILL, and the kernel has ended a process for want of memory meanwhile.
+    pub(crate) killed_for_memory: bool,
     /// Number of processes that had far memory. 0 if no process had any.
     pub(crate) processes: u64,
     pub(crate) forks: u64,
@@ -114,6 +116,7 @@ impl Figures {
             program,
             exit_code: end.map(End::exit_code),
             signal: end.and_then(End::signal),
+            killed_for_memory: matches!(end, Some(End::OutOfMemory)),
             processes: seen.processes,
             forks: seen.forks,
             mode: mode_name(seen.mode),
@@ -208,7 +211,8 @@ impl Figures {
         text += &self.memory(width);
         text += &item("set-up", &self.set_up());
         for (what, choice) in ["policy", "prefetch"].into_iter().zip(&self.choices) {
-            if !choice.is_empty() {
+            // What the choice was made by comes after a semicolon. The page and the JSON have it.
+            if let Some(choice) = choice.split(';').next().filter(|choice| !choice.is_empty()) {
                 text += &item("chosen", &[format!("{what}: {choice}")]);
             }
         }

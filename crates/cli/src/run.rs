@@ -1,6 +1,7 @@
 //! `hanare run`: from flags to a program with far memory, and from its end to the exit code and the report.
 
 pub(crate) mod choices;
+mod ended;
 mod outputs;
 mod progress;
 mod sampling;
@@ -11,7 +12,6 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use clap::Args;
 use hanare::far::{self, StartError};
@@ -37,7 +37,7 @@ use crate::output::OutputError;
 use crate::program::{self, ProgramError};
 use crate::serve::warn_of_spill;
 use crate::signals::Forwarder;
-use crate::supervise::{self, End, SuperviseError};
+use crate::supervise::{self, SuperviseError};
 use outputs::Outputs;
 use sampling::Sampler;
 use servers::ServersError;
@@ -49,8 +49,6 @@ const FIT_PERCENT: u8 = 25;
 const STATS_FD_MIN: i32 = 100;
 /// Open files with which the command, the program's far memory and the private server get by.
 const FILES_NEEDED: u32 = 32;
-const SIGSEGV: u8 = 11;
-const SIGBUS: u8 = 7;
 /// Bytes of data below which the threads and tables of the command and of a private server do not fit.
 const DATA_MIN: u64 = 16 << 20;
 /// Default spill directory of a private server. Large files that need not survive a reboot belong there.
@@ -172,8 +170,11 @@ pub(crate) struct RunArgs {
 #[derive(Debug, Error)]
 pub(crate) enum RunError {
     /// No program is given.
-    #[error("no PROGRAM is given; see 'hanare run --help'")]
-    NoProgram,
+    #[error("no PROGRAM is given; see 'hanare {name} --help'")]
+    NoProgram {
+        /// The name of the command.
+        name: &'static str,
+    },
     /// The settings are invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -307,7 +308,7 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
         return Ok(0);
     }
     if args.program.is_empty() {
-        return Err(RunError::NoProgram);
+        return Err(RunError::NoProgram { name: if args.local_default.is_some() { "fit" } else { "run" } });
     }
     warn_of_variables();
     let carried = lift_limits()?;
@@ -358,8 +359,7 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
     let (end, elapsed) = program.wait()?;
     let report = sampling.finish(&end, elapsed);
     drop((pollers, watching, tree_end));
-    warn_of_core(&end, stats.far_bytes.load(Relaxed));
-    explain_signal(&end, mode, stats.far_bytes.load(Relaxed));
+    ended::explain(&end, mode, &stats);
     if let Some(private) = private {
         private.program_ended();
     }
@@ -380,39 +380,6 @@ fn pipe_of_tree() -> Result<(OwnedFd, OwnedFd), RunError> {
     rustix::io::fcntl_setfd(&tree, rustix::io::FdFlags::empty()).map_err(|errno| RunError::Descriptor(errno.into()))?;
     let tree_end = rustix::io::fcntl_dupfd_cloexec(&tree_end, STATS_FD_MIN).unwrap_or(tree_end);
     Ok((tree, tree_end))
-}
-
-/// Says that a core file lacks far memory. Debuggers show zeroes in its place, which must not be mistaken for data.
-fn warn_of_core(end: &End, far_bytes: u64) {
-    if end.dumped_core() && far_bytes > 0 {
-        say(&format!(
-            "the core file lacks the program's {} of far memory: debuggers show zeroes there, or nothing; \
-             see docs/debugging.md",
-            human_size(far_bytes)
-        ));
-    }
-}
-
-/// Explains a SIGSEGV or SIGBUS that the program may not have caused. The kernel writes a signal frame to the stack. If
-/// that page of the stack is absent far memory, it ends the program by SIGSEGV. If the trap's signal is blocked, as the C
-/// library does in some threads of its own, an access to absent far memory ends the program by this signal. Nothing in
-/// the program can report either.
-fn explain_signal(end: &End, mode: Mode, far_bytes: u64) {
-    const ON_STACK: &str = "a signal on a far stack, such as a coroutine's, without an alternate one";
-    const BLOCKED: &str = "an access to far memory by a thread that blocks every signal";
-    let (name, causes) = match (end.signal(), mode) {
-        (Some(SIGSEGV), Mode::Sigbus) => ("SIGSEGV", vec![ON_STACK]),
-        (Some(SIGSEGV), Mode::Sigsegv) => ("SIGSEGV", vec![ON_STACK, BLOCKED]),
-        (Some(SIGBUS), Mode::Sigbus) => ("SIGBUS", vec![BLOCKED]),
-        _ => return,
-    };
-    if far_bytes > 0 {
-        say(&format!(
-            "the program was ended by {name}: most likely its own mistake. In {mode} mode, unlike thread mode, it may also be {}. \
-             If the program runs well with --mode thread, see docs/modes.md",
-            causes.join(", or ")
-        ));
-    }
 }
 
 /// Raises the limits on address space and data, because this command and the private server reserve more addresses than

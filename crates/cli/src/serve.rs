@@ -240,7 +240,9 @@ pub(crate) fn warn_of_spill(dir: &Path) {
         && disk.f_bavail.saturating_mul(disk.f_frsize) <= margin
     {
         let (dir, margin) = (dir.display(), human_size(margin));
-        say(&format!("--spill {dir}: nothing can be spilled, for less than the {margin} left to others is free there"));
+        say(&format!(
+            "--spill {dir}: nothing can be spilled, because less is free there than the {margin} that always stays free"
+        ));
     }
 }
 

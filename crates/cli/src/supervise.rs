@@ -38,7 +38,11 @@ pub(crate) enum End {
         /// Whether the kernel wrote a core file or passed one to a program (core_pattern).
         core: bool,
     },
+    /// SIGKILL ended the program, and the kernel has ended a process for want of memory meanwhile.
+    OutOfMemory,
 }
+
+const SIGKILL: u8 = 9;
 
 impl End {
     /// The exit code of `hanare run` for this end.
@@ -46,6 +50,7 @@ impl End {
         match *self {
             End::Exited(code) => code,
             End::Signalled { number, .. } => 128_u8.saturating_add(number),
+            End::OutOfMemory => 128 + SIGKILL,
         }
     }
 
@@ -54,6 +59,7 @@ impl End {
         match *self {
             End::Exited(_) => None,
             End::Signalled { number, .. } => Some(number),
+            End::OutOfMemory => Some(SIGKILL),
         }
     }
 
@@ -78,6 +84,8 @@ pub(crate) struct Started {
     child: Child,
     /// The time just before the start.
     pub(crate) began: Instant,
+    /// What [`kills_for_memory`] was before the start.
+    kills: Option<u64>,
 }
 
 /// Starts the program `path` with the arguments `argv` in this command's process group. Removes the environment variables
@@ -97,6 +105,7 @@ pub(crate) fn start(
     }
     command.envs(vars.iter().map(|(name, value)| (name.as_os_str(), OsStr::new(value))));
     hanare_sys::signal::ignore_in(&mut command, forwarder.ignored());
+    let kills = kills_for_memory();
     let began = Instant::now();
     let mut child = command.spawn().map_err(|source| SuperviseError::Spawn { path: path.to_owned(), source })?;
     if let Err(error) = forwarder.started(&child) {
@@ -105,7 +114,17 @@ pub(crate) fn start(
         let _ = child.wait();
         return Err(SuperviseError::Wait(error));
     }
-    Ok(Started { child, began })
+    Ok(Started { child, began, kills })
+}
+
+/// Returns how often the kernel has ended a process for want of memory, on this machine or in one of its memory cgroups.
+/// `None` if the kernel does not say so.
+fn kills_for_memory() -> Option<u64> {
+    kills(&std::fs::read_to_string("/proc/vmstat").ok()?)
+}
+
+fn kills(vmstat: &str) -> Option<u64> {
+    vmstat.lines().find_map(|line| line.strip_prefix("oom_kill ")).and_then(|count| count.trim().parse().ok())
 }
 
 impl Started {
@@ -117,6 +136,22 @@ impl Started {
     /// Waits for the program's end. Returns it with the run time.
     pub(crate) fn wait(mut self) -> Result<(End, Duration), SuperviseError> {
         let status = self.child.wait().map_err(SuperviseError::Wait)?;
-        Ok((End::of(status), self.began.elapsed()))
+        let elapsed = self.began.elapsed();
+        let end = match End::of(status) {
+            End::Signalled { number: SIGKILL, .. } if self.kills < kills_for_memory() => End::OutOfMemory,
+            end => end,
+        };
+        Ok((end, elapsed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_count_of_kills_is_found() {
+        assert_eq!(kills("nr_free_pages 7\noom_kill 3\ndrop_pagecache 0\n"), Some(3));
+        assert_eq!(kills("nr_free_pages 7\n"), None);
     }
 }

@@ -77,7 +77,7 @@ fn parse_bound(text: &str) -> Result<u64, String> {
 #[derive(Debug, Error)]
 pub(crate) enum TraceCommandError {
     /// The recording cannot be written.
-    #[error("cannot write {path}: {source}; check --output", path = path.display())]
+    #[error("cannot write {path}: {source}; check -o", path = path.display())]
     Write {
         /// The file.
         path: PathBuf,

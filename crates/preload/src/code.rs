@@ -2,11 +2,14 @@
 //! caller or a function belongs to.
 
 use std::ffi::{c_int, c_void};
+use std::mem::transmute;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hanare::near;
 use hanare_sys::signal;
+
+use crate::lookups::Linker;
 
 /// The executable segment of a library. `len` is 0 until the library is found.
 pub(crate) struct Code {
@@ -38,10 +41,18 @@ pub(crate) static LIBRARY: Code = Code::nowhere();
 /// The code of this library.
 pub(crate) static OWN: Code = Code::nowhere();
 
+type Iterate = unsafe extern "C" fn(
+    Option<unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int>,
+    *mut c_void,
+) -> c_int;
+
+/// The thread sanitizer defines this function, too. Its own does not work before the sanitizer has begun.
+static ITERATE: Linker = Linker::new(c"dl_iterate_phdr");
+
 /// Finds the code of the dynamic linker, the C library and this library.
 pub(crate) fn find() {
-    // SAFETY: the callback `note` ignores its data pointer, which is null.
-    unsafe { libc::dl_iterate_phdr(Some(note), null_mut()) };
+    // SAFETY: the C library's function has this type. The callback `note` ignores its data pointer, which is null.
+    unsafe { transmute::<*mut c_void, Iterate>(ITERATE.get())(Some(note), null_mut()) };
     signal::own_code(OWN.range());
 }
 

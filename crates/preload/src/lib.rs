@@ -68,6 +68,9 @@ extern "C" fn start() {
     if environment.get("HANARE_LOCAL").is_none() {
         return;
     }
+    if let Some(why) = suited::sanitizer() {
+        refuse(&why);
+    }
     let unbound = hanare_binding_error();
     if unbound != 0 {
         let error = std::io::Error::from_raw_os_error(unbound);

@@ -84,6 +84,15 @@ pub(crate) fn next(name: &CStr) -> *mut c_void {
     unsafe { transmute::<*mut c_void, Symbol>(SYMBOL.get())(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
+/// Checks whether the program or any library that is loaded defines `name`.
+pub(crate) fn is_defined(name: &CStr) -> bool {
+    // SAFETY: the linker's `dlsym` has the type `Symbol`.
+    let found = unsafe { transmute::<*mut c_void, Symbol>(SYMBOL.get())(libc::RTLD_DEFAULT, name.as_ptr()) };
+    // SAFETY: the text that is returned is not used. The program must not get it from a call of its own.
+    unsafe { libc::dlerror() };
+    !found.is_null()
+}
+
 /// Returns a function that answers a lookup of `name` in place of the linker's. Returns `None` if the linker may answer:
 /// the lookup is not for `RTLD_NEXT`, or `name` is not in [`KEEPING`]. Libraries that make such lookups lie after this
 /// one, so the linker would find the C library's function.

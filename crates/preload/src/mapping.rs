@@ -61,6 +61,13 @@ fn may_be_far(len: usize, caller: usize) -> bool {
     wants_far(len) && !go::keeps_mapping(caller)
 }
 
+/// Checks whether a mapping is of little use elsewhere than at the address that it asks for. A compiler's code must lie
+/// near what it calls: LuaJIT asks until it is heard. Far memory has addresses of its own.
+fn needs_place(addr: usize, len: usize) -> bool {
+    const CODE_MAX: usize = 128 << 10;
+    addr != 0 && len < CODE_MAX
+}
+
 /// End of the addresses that a program may have. On processors with longer addresses, a program must ask for more.
 #[cfg(target_arch = "x86_64")]
 const SPACE_END: usize = (1 << 47) - PAGE;
@@ -101,11 +108,12 @@ pub(crate) unsafe extern "C" fn map(
     caller: usize,
 ) -> *mut c_void {
     let is_valid = (off as usize).is_multiple_of(PAGE);
-    if is_valid && is_plain(prot, flags) && may_be_far(len, caller) {
+    let may_be_far = is_valid && may_be_far(len, caller) && !needs_place(addr as usize, len);
+    if may_be_far && is_plain(prot, flags) {
         let block = if flags & libc::MAP_NORESERVE == 0 { far_pages(len, PAGE) } else { uncommitted_pages(len) };
         return if block.is_null() { MAP_FAILED } else { block };
     }
-    if is_valid && is_reservation(prot, flags) && may_be_far(len, caller) {
+    if may_be_far && is_reservation(prot, flags) {
         let block = keeping_errno(|| far::reserve(len, PAGE));
         if !block.is_null() {
             return block.cast();

@@ -10,6 +10,8 @@
 //!   threads too, so thread mode can hang under it;
 //! - Go with C. Its runtime makes system calls on small stacks, which are not trapped.
 //!
+//! Programs with a sanitizer that Hanare cannot serve are refused.
+//!
 //! Programs that import functions for io_uring are found in every mode. Its zero-copy sends read a page after it has left the
 //! view ([`far::has_rings`]).
 //!
@@ -19,6 +21,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ops::Range;
 
 use crate::go;
+use crate::lookups;
 use crate::statics::{headers_of, is_object};
 
 /// The functions whose import tells that sigbus mode does not suit. Those of [`RINGS`] tell this too.
@@ -56,6 +59,23 @@ const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_STRSZ: u64 = 10;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
+
+/// Says why the program is refused for a sanitizer that it was built with. `None` if it is not.
+pub(crate) fn sanitizer() -> Option<&'static str> {
+    if lookups::is_defined(c"__tsan_init") {
+        return Some(
+            "the program is built with the thread sanitizer, which uses the same signals and addresses; build it without \
+             -fsanitize=thread, or run it without hanare",
+        );
+    }
+    let leaks_are_ignored = ["ASAN_OPTIONS", "LSAN_OPTIONS"]
+        .into_iter()
+        .any(|name| std::env::var_os(name).is_some_and(|value| value.to_string_lossy().contains("detect_leaks=0")));
+    (lookups::is_defined(c"__lsan_do_leak_check") && !leaks_are_ignored).then_some(
+        "the program looks for leaks at its end (-fsanitize=leak or address). That stops all threads, also those that bring \
+         pages; set ASAN_OPTIONS=detect_leaks=0 and LSAN_OPTIONS=detect_leaks=0",
+    )
+}
 
 /// The findings from the imports of a program.
 #[derive(Clone, Copy, Default)]

@@ -134,7 +134,7 @@ fn agree(socket: &Socket, inbox: &mut Inbox, key: &Key, progress: &mut Progress)
     let mut payload = [0; CONTROL_MAX];
     let (header, length) = inbox.receive_frame(socket, &mut payload, progress)?;
     if header.kind != Kind::Noise {
-        return no("it asks for a key; give the server's --key FILE");
+        return no("it asks for a key; give --key with a copy of the server's key file");
     }
     match noise::answer(key, &payload[..length]) {
         Ok((ends, message)) => {

@@ -72,7 +72,9 @@ pub enum SettingsError {
     #[error("memory server {0} is named twice; name it once, with =SIZE if it is to hold more than its part")]
     Twice(Endpoint),
     /// The redundancy needs more servers than are named.
-    #[error("{redundancy} needs {needed} servers on {needed} hosts, {named} are named: name more or --allow-same-host")]
+    #[error(
+        "{redundancy} needs {needed} servers on {needed} hosts, {named} named: name more; with --allow-same-host they may share a host"
+    )]
     FewServers {
         /// The redundancy.
         redundancy: Redundancy,

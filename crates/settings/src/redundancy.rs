@@ -127,7 +127,10 @@ mod tests {
             scheme.parse::<Redundancy>().unwrap().check(&servers(list), allow).map_err(|error| error.to_string())
         };
         let error = check("parity:4+1", "a,b,c", false).unwrap_err();
-        assert_eq!(error, "parity:4+1 needs 5 servers on 5 hosts, 3 are named: name more or --allow-same-host");
+        assert_eq!(
+            error,
+            "parity:4+1 needs 5 servers on 5 hosts, 3 named: name more; with --allow-same-host they may share a host"
+        );
         let error = check("mirror", "a:1,A:2", false).unwrap_err();
         assert!(error.contains("2 servers on 2 hosts") && error.contains("1 host"), "{error}");
         assert!(check("mirror", "unix:/x/y,127.0.0.1:1,localhost:2", false).is_err(), "all of these are this host");

@@ -6,6 +6,9 @@ use hanare_sys::uffd::UffdAccess;
 
 /// The wanted limit on mappings (`vm.max_map_count`). A run in sigsegv mode probably exceeds a smaller limit.
 const MAPPINGS_WANTED: u64 = 1 << 20;
+/// Where packages and `make install-rule` put Hanare's udev rule.
+const RULES: [&str; 3] =
+    ["/usr/lib/udev/rules.d/70-hanare.rules", "/lib/udev/rules.d/70-hanare.rules", "/etc/udev/rules.d/70-hanare.rules"];
 /// The errno value EPERM. A userfaultfd for user-mode faults needs no privilege. So EPERM means that a container's
 /// seccomp filter forbids the call.
 const EPERM: i32 = 1;
@@ -53,11 +56,10 @@ fn full_access(features: &Features, lines: &mut Vec<String>) {
                  USER; then log in again"
             ));
         }
-        DeviceNode::Present { permitted: false, .. } => lines.push(
-            "for thread mode, open the device to a group: as root, put KERNEL==\"userfaultfd\", GROUP=\"users\", MODE=\"0660\" \
-             into /etc/udev/rules.d/70-hanare.rules, then udevadm control --reload && udevadm trigger"
-                .to_owned(),
-        ),
+        DeviceNode::Present { permitted: false, .. } => {
+            let has_rule = RULES.iter().any(|rule| std::path::Path::new(rule).exists());
+            lines.push(open_device(has_rule));
+        }
         DeviceNode::Present { permitted: true, .. } => {}
         DeviceNode::Absent => lines.push(
             "there is no /dev/userfaultfd: it needs a kernel from 6.1 on; in a container start it with --device /dev/userfaultfd"
@@ -76,6 +78,18 @@ fn full_access(features: &Features, lines: &mut Vec<String>) {
             lines.push(format!("this kernel or its filter has no userfaultfd ({refused}, errno {errno})"));
         }
     }
+}
+
+/// Returns how to open the device to the group of Hanare's udev rule, which may be there already.
+fn open_device(has_rule: bool) -> String {
+    let rule = "groupadd --system hanare, put KERNEL==\"userfaultfd\", GROUP=\"hanare\", MODE=\"0660\" into \
+                /etc/udev/rules.d/70-hanare.rules, ";
+    let first = if has_rule { "its rule has not been applied: as root, " } else { "as root, " };
+    let rule = if has_rule { "" } else { rule };
+    format!(
+        "for thread mode, open the device to the group hanare; {first}{rule}udevadm control --reload && udevadm trigger \
+         --sysname-match=userfaultfd, then usermod -aG hanare USER; then log in again"
+    )
 }
 
 /// Returns the name of a group in the text of `/etc/group`, or its number.
@@ -124,8 +138,14 @@ mod tests {
         let lines = with(0o660, 4_000_000);
         assert!(has(&lines, "usermod -aG 4000000 USER") && !has(&lines, "70-hanare.rules"), "{lines:?}");
         for (mode, gid) in [(0o660, 0), (0o640, 4_000_000)] {
-            assert!(has(&with(mode, gid), "70-hanare.rules") && !has(&with(mode, gid), "usermod"), "{mode:o} {gid}");
+            assert!(has(&with(mode, gid), "udevadm") && !has(&with(mode, gid), "join the group"), "{mode:o} {gid}");
         }
+        let (without, with) = (open_device(false), open_device(true));
+        assert!(without.contains("groupadd") && without.contains("70-hanare.rules"), "{without}");
+        assert!(
+            !with.contains("groupadd") && with.contains("its rule has not been applied: as root, udevadm"),
+            "{with}"
+        );
         let groups = "root:x:0:\nbroken\nhanare:x:104:alice\n";
         assert_eq!((group_name(groups, 104).as_str(), group_name(groups, 10).as_str()), ("hanare", "10"));
     }

@@ -168,7 +168,7 @@ fn prefetch(figures: &Figures) -> Plan {
     };
     Plan {
         id: "prefetch",
-        title: "Prefetching",
+        title: "Prefetched pages",
         says: format!("{} pages were fetched ahead of an access. {judged}", words::grouped(figures.prefetch_pages)),
         unit: Unit::PerSecond,
         lines: &[

@@ -7,7 +7,7 @@ use super::words;
 use crate::report::Figures;
 
 /// The meaning of each figure, by its name in the JSON.
-const SENTENCES: [(&str, &str); 61] = [
+const SENTENCES: [(&str, &str); 62] = [
     ("elapsed_s", "Time from the start of the program to its end."),
     ("calc_s", "That time without the waits of threads. 0 if the waits add up to more."),
     ("swap_s", "Time that threads waited for pages, added up."),
@@ -71,6 +71,7 @@ const SENTENCES: [(&str, &str); 61] = [
     ("program", "The program's name."),
     ("exit_code", "The exit code of the run. None while the program runs."),
     ("signal", "The signal that ended the program."),
+    ("killed_for_memory", "Whether that was SIGKILL while the kernel ended a process for want of memory."),
     ("hanare_version", "The version of Hanare."),
 ];
 

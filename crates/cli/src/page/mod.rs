@@ -159,7 +159,7 @@ impl Record {
                         (map::section(self))
                         // Along other axes.
                         (sizes::section(self))
-                        (self.samples.python.section())
+                        (self.samples.python.section(self.figures.mode))
                         (self.samples.waited.sections())
                         (charts::latency(self))
                         // The parts of the run.
@@ -177,7 +177,12 @@ impl Record {
     }
 
     fn next_step(&self) -> String {
-        words::next_step(&self.figures, self.setting.machine.memory_bytes, self.fit.as_ref())
+        let step = words::next_step(&self.figures, self.setting.machine.memory_bytes, self.fit.as_ref());
+        let unknown_s = self.samples.python.unknown_s();
+        match words::python_step(self.figures.mode, unknown_s, self.figures.waits_s()) {
+            Some(more) => format!("{step} {more}"),
+            None => step,
+        }
     }
 
     fn choices(&self) -> Markup {

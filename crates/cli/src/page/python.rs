@@ -203,8 +203,13 @@ fn lines(waits: &Waits, all_s: f64) -> Lines {
 }
 
 impl Lines {
-    /// Returns the section of the page. It is empty if no Python program waited.
-    pub(super) fn section(&self) -> Markup {
+    /// Returns what Python programs waited at lines that are unknown, in seconds.
+    pub(super) fn unknown_s(&self) -> f64 {
+        self.unknown_s
+    }
+
+    /// Returns the section of the page of a run in this trap mode. It is empty if no Python program waited.
+    pub(super) fn section(&self, mode: &str) -> Markup {
         html! {
             @if !self.places.is_empty() || self.unknown_s > 0.0 {
                 section #waited-python {
@@ -213,8 +218,11 @@ impl Lines {
                         "The lines of Python at which it waited, longest first. They are looked at 25 times a second, so \
                          the times are estimates."
                         @if self.unknown_s > 0.0 {
-                            " For " (words::seconds(self.unknown_s)) " of waits the line is unknown. Python's own objects \
-                             may have been evicted. With " code { "--mode thread" } " they can be read."
+                            " For " (words::seconds(self.unknown_s)) " of waits the line is unknown."
+                            @if mode != "thread" {
+                                " Python's own objects may have been evicted. With " code { "--mode thread" } " they can \
+                                 be read."
+                            }
                         }
                     }
                     @if !self.places.is_empty() { (place_table(&self.places)) }
@@ -274,10 +282,10 @@ mod tests {
         let lines = lines(&Waits { by_line, unread: 1_500_000_000 }, 2.0);
         let first = &lines.places[0];
         assert_eq!((lines.places.len(), first.line, first.seconds, first.share), (ROWS_MAX, Some(100), 1.0, 0.5));
-        let page = lines.section().into_string();
+        let page = lines.section("sigbus").into_string();
         for part in ["&lt;f100&gt;", "a.py:100", "50 %", "For 1.5 s of waits"] {
             assert!(page.replace('\u{a0}', " ").contains(part), "{part} is not in {page}");
         }
-        assert_eq!(Lines::default().section().into_string(), "");
+        assert_eq!(Lines::default().section("sigbus").into_string(), "");
     }
 }

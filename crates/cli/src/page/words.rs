@@ -2,7 +2,7 @@
 
 use hanare_settings::{format_size, human_size};
 
-use crate::fit::Prediction;
+use crate::fit::{Prediction, within};
 use crate::report::Figures;
 
 /// Exit code of a run that a lost memory server has ended.
@@ -51,14 +51,34 @@ fn waits(figures: &Figures) -> String {
     }
 }
 
+/// Returns the next thing to try for Python programs whose lines are mostly unknown.
+pub(crate) fn python_step(mode: &str, unknown_s: f64, waits_s: f64) -> Option<&'static str> {
+    (mode != "thread" && unknown_s > 0.0 && unknown_s * 2.0 > waits_s)
+        .then_some("`--mode thread` would show the lines of Python at which it waits.")
+}
+
 /// Returns the next thing to try. Words in backticks are flags. `memory_bytes` is the memory of the machine, and `fit` has
 /// what other sizes of local memory would bring, if that is known.
 pub(crate) fn next_step(figures: &Figures, memory_bytes: Option<u64>, fit: Option<&Prediction>) -> String {
     let share = share(figures.waits_s(), figures.elapsed_s).unwrap_or(0.0);
     let far = figures.far_bytes_peak;
     match figures.exit_code {
+        _ if figures.killed_for_memory => {
+            let had = match (figures.private_bytes_peak, figures.local_bytes_peak) {
+                // Without far memory, nobody has measured it.
+                (0, 0) => String::new(),
+                (near, local) => {
+                    format!(" {} of it were near, and {} were local.", human_size(near), human_size(local))
+                }
+            };
+            format!(
+                "The kernel ended a process for want of memory, most likely this program.{had} `--local` does not bound \
+                 near memory. Try less local memory, or a smaller `--near`."
+            )
+        }
         _ if !had_far_memory(figures) => {
-            "Its allocations may be small: try `--far all`. `hanare doctor` says what else is needed.".to_owned()
+            "Its allocations may be small: try `--far all`. That needs thread mode or the call filter: `hanare doctor` says how to get \
+             them.".to_owned()
         }
         Some(EXIT_LOST) => "If a memory server was lost, the last line on standard error names it. Try \
              `--redundancy mirror` with two servers, or `--on-loss wait`."
@@ -88,8 +108,7 @@ fn more_memory(figures: &Figures, memory_bytes: Option<u64>, fit: Option<&Predic
     let (far, budget) = (figures.far_bytes_peak, figures.local_bytes_budget);
     let (bytes, what) = if budget < far / 4 { (far / 2, "half") } else { (far, "all") };
     let bytes = bytes.checked_next_multiple_of(MIB).unwrap_or(bytes);
-    // The rest is for the program's near memory and the system.
-    let most = memory_bytes.map_or(u64::MAX, |bytes| bytes / 4 * 3);
+    let most = memory_bytes.map_or(u64::MAX, within);
     if let Some((bytes, run_time_s)) = fit.and_then(Prediction::first_ask).filter(|(bytes, _)| *bytes <= most) {
         return format!(
             "With {} of local memory it would take about {}: try `--local {}`.",
@@ -101,10 +120,22 @@ fn more_memory(figures: &Figures, memory_bytes: Option<u64>, fit: Option<&Predic
     if bytes <= most {
         return format!("Try `--local {}`, which is {what} of its far memory.", format_size(bytes));
     }
-    if most / 2 > budget {
-        return format!("Try `--local {}`, about what this machine can give.", format_size(most / MIB * MIB));
+    let most = most / MIB * MIB;
+    if most < budget.saturating_add(budget / 4) {
+        return "This machine has little more memory to give. `hanare simulate policies` compares policies for a program."
+            .to_owned();
     }
-    "This machine has little more memory to give. Try another `--policy` or `--prefetch`.".to_owned()
+    let row = fit.and_then(|fit| fit.largest_within(memory_bytes));
+    match row.filter(|row| row.local_bytes > budget) {
+        Some(row) => format!(
+            "This machine can give about {}. With {} it would take about {}: try `--local {}`.",
+            human_size(most),
+            human_size(row.local_bytes),
+            seconds(row.run_time_s),
+            format_size(row.local_bytes)
+        ),
+        None => format!("Try `--local {}`, about what this machine can give.", format_size(most)),
+    }
 }
 
 /// Returns `part / whole`. `None` if that is no finite number.
@@ -286,6 +317,7 @@ mod tests {
     #[test]
     fn the_next_step_fits_what_came_out() {
         let end = || Some(End::Exited(0));
+        let killed = || Some(End::OutOfMemory);
         let machine = Some(24 << 30);
         for (figures, memory, part) in [
             (figures(end(), 1.0, |_| {}), machine, "try `--far all`"),
@@ -293,7 +325,9 @@ mod tests {
             (run(Some(End::Exited(121)), 0), machine, "larger `--memory`"),
             (run(end(), 23), machine, "Try `--local 640M`, which is half"),
             (run(end(), 23), Some(720 << 20), "Try `--local 540M`, about what"),
-            (run(end(), 23), Some(512 << 20), "little more memory"),
+            (run(end(), 23), Some(512 << 20), "Try `--local 384M`, about what"),
+            (run(end(), 23), Some(400 << 20), "little more memory"),
+            (run(killed(), 23), machine, "for want of memory"),
             (run(None, 23), None, "Try `--local 640M`"),
             (run(end(), 0), machine, "try `--local 128M`"),
             (run(end(), 4), machine, "A larger `--local` shortens"),
