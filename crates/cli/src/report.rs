@@ -108,8 +108,7 @@ impl Figures {
     /// Returns the figures of a run of `program` from its counters. `end` is `None` while the program runs.
     pub(crate) fn new(program: String, seen: &Snapshot, end: Option<&End>, elapsed: Duration) -> Self {
         let elapsed_s = elapsed.as_secs_f64();
-        let (swap_s, set_bit_s, clear_bit_s) =
-            (seconds(seen.swap_ns), seconds(seen.set_bit_ns), seconds(seen.clear_bit_ns));
+        let [swap_s, set_bit_s, clear_bit_s] = [seen.swap_ns, seen.set_bit_ns, seen.clear_bit_ns].map(seconds);
         let fate_known = seen.prefetch_used + seen.prefetch_wasted;
         Figures {
             hanare_version: env!("CARGO_PKG_VERSION"),
