@@ -36,6 +36,7 @@ class Outcome:
     """How a command ended."""
 
     code: int = 124  # the shell's exit code: 128 + n for signal n
+    was_killed: bool = False  # the command itself, by SIGKILL
     stdout: bytes = b""
     stderr: str = ""
     seconds: float = 0.0
@@ -214,6 +215,7 @@ def watch(process, began, limit, disturb, beside):
             disturb(process.pid)
     outcome.seconds = time.monotonic() - began
     if not outcome.timed_out:
+        outcome.was_killed = process.returncode == -signal.SIGKILL
         outcome.code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     return outcome
 

@@ -299,8 +299,8 @@ def torture(options, number, verbose=False):
         )
         disturbance.over()
         trouble = judge(case, disturbance, outcome) or servers.trouble()
-        # At its time limit, a run is killed and cannot remove its files.
-        trouble = trouble or not outcome.timed_out and left_in(place + "/tmp", disturbance)
+        # A command that is killed, as at its time limit, cannot remove its files.
+        trouble = trouble or not outcome.timed_out and not outcome.was_killed and left_in(place + "/tmp", disturbance)
     if verbose:
         print(shlex.join(command), case.disturbance, disturbance.done, case.disable, outcome, sep="\n")
     return describe(case, command, disturbance, outcome, trouble) if trouble else None
