@@ -6,6 +6,8 @@ use hanare_sys::uffd::UffdAccess;
 
 /// The wanted limit on mappings (`vm.max_map_count`). A run in sigsegv mode probably exceeds a smaller limit.
 const MAPPINGS_WANTED: u64 = 1 << 20;
+/// What thread mode brings.
+const GAIN: &str = "thread mode, in which small blocks can be far and all system calls work on far memory";
 /// Where packages and `make install-rule` put Hanare's udev rule.
 const RULES: [&str; 3] =
     ["/usr/lib/udev/rules.d/70-hanare.rules", "/lib/udev/rules.d/70-hanare.rules", "/etc/udev/rules.d/70-hanare.rules"];
@@ -52,7 +54,7 @@ fn full_access(features: &Features, lines: &mut Vec<String>) {
             let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();
             let group = group_name(&groups, gid);
             lines.push(format!(
-                "for thread mode, join the group {group}, which may open the device: as root, usermod -aG {group} \
+                "for {GAIN}, join the group {group}, which may open the device: as root, usermod -aG {group} \
                  USER; then log in again"
             ));
         }
@@ -87,7 +89,7 @@ fn open_device(has_rule: bool) -> String {
     let first = if has_rule { "its rule has not been applied: as root, " } else { "as root, " };
     let rule = if has_rule { "" } else { rule };
     format!(
-        "for thread mode, open the device to the group hanare; {first}{rule}udevadm control --reload && udevadm trigger \
+        "for {GAIN}, open the device to the group hanare; {first}{rule}udevadm control --reload && udevadm trigger \
          --sysname-match=userfaultfd, then usermod -aG hanare USER; then log in again"
     )
 }
