@@ -83,6 +83,22 @@ fn a_program_that_is_killed_for_want_of_memory_is_told_so() {
     place.assert_nothing_left();
 }
 
+/// A share of what a program allocates may be more than there is. Then as much is local as the group has room for.
+#[test]
+fn a_share_that_does_not_fit_into_a_memory_cgroup_is_bounded_by_it() {
+    let Some(group) = Group::with_limit(256 * MIB) else { return };
+    let place = Place::new();
+    for share in ["50%", "100%"] {
+        let mut command = place.hanare(["run", "--local", share, "--stats-json", "json", "--"]);
+        group.holds(command.arg(built().workload("touch")).arg("512M"));
+        let outcome = place.start(&mut command).finish(Duration::from_secs(300));
+        outcome.assert_well(share);
+        assert!(outcome.text().starts_with("ok touch"), "{share}: {outcome:?}");
+        figures(&place.path("json")).assert_paged(100 * MIB, share);
+    }
+    place.assert_nothing_left();
+}
+
 #[test]
 fn few_small_blocks_stay_near_and_all_of_them_without_a_limit() {
     let place = Place::new();

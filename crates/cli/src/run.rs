@@ -16,6 +16,7 @@ use std::sync::Arc;
 use clap::Args;
 use hanare::far::{self, StartError};
 use hanare::polling::Pollers;
+use hanare::spare::Watch;
 use hanare::stats::{Stats, StatsError};
 use hanare_settings::fits::{self, TooMuch};
 use hanare_settings::hostfile::{Hostfile, HostfileError};
@@ -347,6 +348,8 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
     let watching = watching.start(name, &stats)?;
     // If the pollers (threads that poll on idle CPUs) cannot start, only speed is lost.
     let pollers = (!args.no_warm).then(|| Pollers::start(stats.clone()));
+    // A share that nobody bounds may be more than there is. That is better than no run.
+    let spare = matches!(settings.local, Local::Percent(_)).then(|| Watch::start(stats.clone()));
     let stats_fd = out_of_the_way(stats_fd)?;
     settings.stats_fd = Some(stats_fd.as_raw_fd());
     settings.stats_pid = i32::try_from(std::process::id()).ok();
@@ -358,7 +361,7 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
     let sampling = sampler.start(program.pid(), program.began);
     let (end, elapsed) = program.wait()?;
     let report = sampling.finish(&end, elapsed);
-    drop((pollers, watching, tree_end));
+    drop((pollers, spare, watching, tree_end));
     ended::explain(&end, mode, &stats);
     if let Some(private) = private {
         private.program_ended();

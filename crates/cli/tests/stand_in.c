@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { PROCESSES = 38, SCALARS = 53, HISTOGRAM = SCALARS + 1, BUCKETS = 128, POLICY = HISTOGRAM + BUCKETS, WORDS = POLICY + 16 };
+enum { PROCESSES = 38, SCALARS = 54, HISTOGRAM = SCALARS + 1, BUCKETS = 128, POLICY = HISTOGRAM + BUCKETS, WORDS = POLICY + 16 };
 
 __attribute__((constructor)) static void start(void) {
     const char *fd = getenv("HANARE_STATS_FD");

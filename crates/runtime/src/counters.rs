@@ -10,7 +10,7 @@ use crate::hold::Hold;
 use crate::polling::FaultRate;
 
 /// First word of the counters. It identifies their layout. Its last byte is the version of the layout.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x08");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"HANARE\0\x09");
 /// Number of buckets of the fault latency histogram.
 pub const BUCKETS: usize = 128;
 /// Size, in bytes, of the text that lists automatic choices with their reasons.
@@ -212,6 +212,8 @@ counters! {
     slowdown,
     /// The budget that holds it now. `budget_bytes` is the largest one.
     held_bytes,
+    /// Memory that the machine can still give to shares of local memory ([`crate::spare`]). 0 if nobody looks.
+    spare_bytes,
 }
 
 /// Adds to a counter.
@@ -304,7 +306,7 @@ mod tests {
         assert_eq!(words * 8, size_of::<Counters>());
         assert_eq!(
             words,
-            1 + 53
+            1 + 54
                 + BUCKETS
                 + HOLD_WORDS
                 + reuse::KINDS * reuse::BUCKETS

@@ -100,6 +100,7 @@ fn keep_up() {
         state.engine.keep();
         tracing::flush();
         state.balance();
+        state.follow_spare();
         state.return_old();
     }
 }

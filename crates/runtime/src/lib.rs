@@ -39,6 +39,7 @@ mod ranges;
 mod restrictions;
 mod small;
 mod span;
+pub mod spare;
 mod start;
 pub mod stats;
 mod steer;

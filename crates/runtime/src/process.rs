@@ -16,6 +16,7 @@ use crate::engine::Engine;
 use crate::extents::Extents;
 use crate::kept::Kept;
 use crate::plan::Plan;
+use crate::spare::Share;
 use crate::stats::Stats;
 use crate::tree::Seat;
 use crate::view::View;
@@ -40,6 +41,8 @@ pub(crate) struct State {
     /// Freed blocks that keep their pages, and the sum of their bytes. The sum can be read without the lock.
     pub(crate) kept: LockCell<Kept>,
     pub(crate) kept_bytes: AtomicU64,
+    /// The budget, if it is a share of the far bytes.
+    pub(crate) share: Share,
     /// Bytes of server room that are reserved for the heap and not yet used by it.
     heap_promised: AtomicU64,
     pub(crate) launch: Launch,
@@ -90,7 +93,20 @@ impl State {
         let heap_promised = AtomicU64::new(0);
         let (kept, kept_bytes) = (LockCell::new(Kept::new()), AtomicU64::new(0));
         let locks = LockCell::new(Extents::new(0, launch.plan.reserve as u64));
-        Self { engine, extents, taken, idle, kept, kept_bytes, heap_promised, launch, seat, granularity, locks }
+        Self {
+            engine,
+            extents,
+            taken,
+            idle,
+            kept,
+            kept_bytes,
+            share: Share::default(),
+            heap_promised,
+            launch,
+            seat,
+            granularity,
+            locks,
+        }
     }
 }
 

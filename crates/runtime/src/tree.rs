@@ -441,7 +441,7 @@ impl Seat {
         }
         self.member.wants.store(wants.min(whole), Relaxed);
         let looks = now_ns().saturating_sub(self.tree.looked_ns.load(Relaxed)) > LOOK_NS;
-        let is_alone = self.tree.members().iter().filter(|member| member.kind.load(Relaxed) != FREE).count() == 1;
+        let is_alone = self.processes() == 1;
         if looks && !is_alone {
             let _ = self.tree.alone(|| self.tree.look_round(self.counters));
         }
@@ -455,6 +455,11 @@ impl Seat {
             // Only a process that is alone claims even the last bytes of the budget.
             set_budget(self.claim());
         }
+    }
+
+    /// Returns the number of processes of the run that have a share, this one included.
+    pub(crate) fn processes(&self) -> u64 {
+        self.tree.members().iter().filter(|member| member.kind.load(Relaxed) != FREE).count() as u64
     }
 
     /// Records that the fork for which this share is reserved begins now. The reservation lapses [`PROMISE_NS`] later.

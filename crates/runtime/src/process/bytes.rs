@@ -11,6 +11,7 @@ use hanare_sys::signal::SignalMask;
 use super::{State, inside};
 use crate::places;
 use crate::promise::Refusal;
+use crate::spare;
 
 /// Bytes of server room that are reserved for the heap at a time.
 const HEAP_AHEAD: u64 = 256 << 10;
@@ -78,7 +79,18 @@ impl State {
             let _mask = SignalMask::block_all();
             // All of the far memory is to be local, and so the kept blocks, too.
             let kept = if percent == 100 { self.kept_bytes.load(Relaxed) } else { 0 };
-            self.engine.set_budget(self.launch.plan.budget_of_share(far + kept, percent));
+            let share = self.launch.plan.budget_of_share(far + kept, percent);
+            self.engine.set_budget(self.share.want(share));
+        }
+    }
+
+    /// Keeps a budget that is a share of the far bytes within what the machine can give. The keeper calls this periodically.
+    pub(crate) fn follow_spare(&self) {
+        let spare = spare::spare_bytes(self.launch.counters).filter(|_| self.seat.whole().is_none());
+        let bound =
+            |spare| spare::bound(self.engine.local_bytes(), spare, self.seat.processes(), self.launch.least_bytes());
+        if let Some(bytes) = spare.and_then(|spare| self.share.look(spare, bound)) {
+            self.engine.set_budget(bytes);
         }
     }
 
