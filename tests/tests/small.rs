@@ -60,7 +60,8 @@ fn a_map_lives_in_a_memory_cgroup_that_is_smaller_than_itself() {
     let server = Served::unix(&place, "256M", "server");
     let mut command = place.hanare(["run", "--local", "12M", "--near", "4M", "--server", &server.address, "--"]);
     group.holds(command.arg(built().workload("map")).arg("300000"));
-    let outcome = place.start(&mut command).finish(Duration::from_secs(300));
+    // It touches its far pages at random, a million times. That takes a minute of a CPU, and more on a busy machine.
+    let outcome = place.start(&mut command).finish(Duration::from_secs(1200));
     outcome.assert_well("map");
     assert!(outcome.text().starts_with("ok map"), "{outcome:?}");
     drop(server);
