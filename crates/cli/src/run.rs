@@ -348,8 +348,7 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
     let watching = watching.start(name, &stats)?;
     // If the pollers (threads that poll on idle CPUs) cannot start, only speed is lost.
     let pollers = (!args.no_warm).then(|| Pollers::start(stats.clone()));
-    // A share that nobody bounds may be more than there is. That is better than no run.
-    let spare = matches!(settings.local, Local::Percent(_)).then(|| Watch::start(stats.clone()));
+    let spare = watch_spare(settings.local, &stats);
     let stats_fd = out_of_the_way(stats_fd)?;
     settings.stats_fd = Some(stats_fd.as_raw_fd());
     settings.stats_pid = i32::try_from(std::process::id()).ok();
@@ -373,6 +372,14 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
         say(&error.to_string());
     }
     Ok(end.exit_code())
+}
+
+/// Starts to look how much memory the machine can give, if local memory is a share. Without that, a share may be more than
+/// there is, which is better than no run.
+fn watch_spare(local: Local, stats: &Arc<Stats>) -> Option<Watch> {
+    let is_share = matches!(local, Local::Percent(_));
+    let started = is_share.then(|| Watch::start(stats.clone()))?;
+    started.inspect_err(|error| say(&format!("--local {local} is not cut to what the machine can give: {error}"))).ok()
 }
 
 /// Returns a pipe whose second end the program and its children inherit. The private server reads from the first end, which
