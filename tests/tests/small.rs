@@ -60,7 +60,7 @@ fn a_map_lives_in_a_memory_cgroup_that_is_smaller_than_itself() {
     let server = Served::unix(&place, "256M", "server");
     let mut command = place.hanare(["run", "--local", "12M", "--near", "4M", "--server", &server.address, "--"]);
     group.holds(command.arg(built().workload("map")).arg("300000"));
-    // It touches its far pages at random, a million times. That takes a minute of a CPU, and more on a busy machine.
+    // It accesses its far pages at random, a million times. That takes a minute of a CPU, and more on a busy machine.
     let outcome = place.start(&mut command).finish(Duration::from_secs(1200));
     outcome.assert_well("map");
     assert!(outcome.text().starts_with("ok map"), "{outcome:?}");
@@ -68,7 +68,7 @@ fn a_map_lives_in_a_memory_cgroup_that_is_smaller_than_itself() {
     place.assert_nothing_left();
 }
 
-/// Whoever runs it must learn that signal 9 came from the kernel, and what to give less of.
+/// The user must learn that the kernel sent signal 9, and which size was too large.
 #[test]
 fn a_program_that_is_killed_for_want_of_memory_is_told_so() {
     let Some(group) = Group::with_limit(48 * MIB) else { return };
@@ -84,7 +84,7 @@ fn a_program_that_is_killed_for_want_of_memory_is_told_so() {
     place.assert_nothing_left();
 }
 
-/// A share of what a program allocates may be more than there is. Then as much is local as the group has room for.
+/// A share of what a program allocates may be more than there is. Then the group's limit bounds local memory.
 #[test]
 fn a_share_that_does_not_fit_into_a_memory_cgroup_is_bounded_by_it() {
     let Some(group) = Group::with_limit(256 * MIB) else { return };

@@ -10,7 +10,7 @@
 
 #define ITERATIONS 25
 #define CONDITION 0.1
-/* A random vector has at most so many elements, and adds at most the square of that to the matrix. */
+/* The most elements of a random vector. It adds at most the square of that to the matrix. */
 #define ELEMENTS (VECTOR_NONZERO + 1)
 #define NONZERO ((size_t)N * ELEMENTS * ELEMENTS)
 

@@ -210,7 +210,7 @@ impl Figures {
         text += &self.memory(width);
         text += &item("set-up", &self.set_up());
         for (what, choice) in ["policy", "prefetch"].into_iter().zip(&self.choices) {
-            // What the choice was made by comes after a semicolon. The page and the JSON have it.
+            // The reasons of the choice come after a semicolon. The page and the JSON have them.
             if let Some(choice) = choice.split(';').next().filter(|choice| !choice.is_empty()) {
                 text += &item("chosen", &[format!("{what}: {choice}")]);
             }

@@ -20,11 +20,11 @@ use crate::stats::Stats;
 const LEFT_PART: u64 = 8;
 const LEFT_MIN: u64 = 32 << 20;
 const LEFT_MAX: u64 = 256 << 20;
-/// What a private server on the same machine may take more, between two looks of its own.
+/// A private server on the same machine may take so many bytes between two looks of its own.
 const SERVER_BYTES: u64 = 96 << 20;
-/// What the counter holds if nothing is spare. 0 means that nobody looks.
+/// The counter has this value if nothing is spare. 0 means that nobody looks.
 const NOTHING_SPARE: u64 = 1 << 62;
-/// Bounds of the time between two looks. It is as long as a program takes to use up what is spare, at most.
+/// Bounds of the time between two looks. No program can use up all spare bytes in that time.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 const INTERVAL_MAX: Duration = Duration::from_millis(500);
 /// No program uses up memory faster, in bytes per millisecond.
@@ -111,7 +111,7 @@ impl Watch {
         let (stop, stopped) = mpsc::channel();
         let look = move || {
             while stopped.recv_timeout(interval(spare)) == Err(RecvTimeoutError::Timeout) {
-                // What cannot be read for once was read before, so the last figure stays.
+                // The last figure stays until the next one can be read.
                 let Ok(memory) = Memory::now() else { continue };
                 spare = spare_of(&memory);
                 set_spare_bytes(&stats, spare);

@@ -6,7 +6,7 @@ use hanare_sys::uffd::UffdAccess;
 
 /// The wanted limit on mappings (`vm.max_map_count`). A run in sigsegv mode probably exceeds a smaller limit.
 const MAPPINGS_WANTED: u64 = 1 << 20;
-/// What thread mode brings.
+/// The gain of thread mode, in words.
 const GAIN: &str = "thread mode, in which small blocks can be far and all system calls work on far memory";
 /// Where packages and `make install-rule` put Hanare's udev rule.
 const RULES: [&str; 3] =
