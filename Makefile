@@ -241,9 +241,8 @@ python:
 # checks. `make test` does not, because it runs with the ordinary library.
 wheel:
 	@scripts/need cargo cc clang python3
-	@echo 'installing maturin and numpy into $(TARGET)/venv'
 	@$(PYTHON) -c 'import maturin, numpy' 2>/dev/null || { \
-	    python3 -m venv $(TARGET)/venv && \
+	    echo 'installing maturin and numpy into $(TARGET)/venv'; python3 -m venv $(TARGET)/venv && \
 	    $(PYTHON) -m pip install --quiet --disable-pip-version-check maturin numpy; }
 	$(CARGO) build --release -p hanare -p hanare-preload -p hanare-cli
 	library=$$(scripts/wheel-library release $(TARGET)/wheels/build/library); \

@@ -20,7 +20,7 @@ use crate::stats::Stats;
 const LEFT_PART: u64 = 8;
 const LEFT_MIN: u64 = 32 << 20;
 const LEFT_MAX: u64 = 256 << 20;
-/// A private server on the same machine may take so many bytes between two looks of its own.
+/// The bytes that a private server on the same machine may take between two looks of its own.
 const SERVER_BYTES: u64 = 96 << 20;
 /// The counter has this value if nothing is spare. 0 means that nobody looks.
 const NOTHING_SPARE: u64 = 1 << 62;
