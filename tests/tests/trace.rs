@@ -138,7 +138,7 @@ fn places_that_take_no_trace_are_refused_before_the_run() {
     let place = Place::new();
     for output in ["/dev/null", "/no/such/dir/trace", "/proc/trace", "/tmp", "/"] {
         let mut command = place.hanare(["trace", "record", "-o", output, "--", "touch"]);
-        place.run(command.arg(place.path("ran"))).assert_ended_by_us(125, "check --output");
+        place.run(command.arg(place.path("ran"))).assert_ended_by_us(125, "check -o");
         assert!(!place.path("ran").exists(), "{output}: the program ran");
     }
     assert!(std::fs::metadata("/dev/null").is_ok_and(|meta| !meta.is_file()));
