@@ -23,6 +23,7 @@
 #   make bench-redundancy  checked, sealed and copied pages against plain ones  (benches/redundancy.sh)
 #   make bench-shared  shared memory: faults, barriers, LAPLACE against MPI, LU against threads  (benches/shared.sh)
 #   make bench-cluster  how the cluster simulation grows with the machine  (benches/cluster.sh)
+#   make reproduce     the tables, figures and claims of the papers; REPRODUCE_FLAGS="--full --out DIR"  (crates/reproduce)
 #   make results       the benchmarks whose figures SPECIFICATION.md has, into it  (benches/results.sh; an hour at rest)
 #   make workloads     the C programs the tests run                  (target/workloads)
 #   make shared-workloads  those on shared memory: laplace, lu, matmul, ...
@@ -206,6 +207,11 @@ bench-shared: shared-workloads
 	@scripts/need cc
 	benches/shared.sh
 
+reproduce: shared-workloads
+	@scripts/need awk cc mktemp seq sh
+	@$(MAKE) --no-print-directory PROFILE=$(PROFILE) workloads
+	$(BIN)/hanare reproduce --workloads $(OUT) --out $(TARGET)/reproduced $(REPRODUCE_FLAGS)
+
 bench-cluster: build
 	@scripts/need python3
 	benches/cluster.sh
@@ -319,5 +325,5 @@ clean:
 	    $(TARGET)/pages
 
 .PHONY: all build demo test test-programs torture torture-servers worlds fuzz models check sanitize sanitize-threads bench bench-swap bench-policies bench-prefetch bench-bits bench-heap bench-programs bench-fit \
-    bench-servers bench-redundancy bench-shared bench-cluster results workloads shared-workloads python wheel site install \
+    bench-servers bench-redundancy bench-shared bench-cluster reproduce results workloads shared-workloads python wheel site install \
     install-service install-rule deb release uninstall clean

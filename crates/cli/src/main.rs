@@ -25,6 +25,7 @@ mod park;
 mod place;
 mod program;
 mod report;
+mod reproduce;
 mod run;
 mod serve;
 mod signals;
@@ -91,6 +92,7 @@ enum Command {
     Bench(bench::BenchArgs),
     Trace(trace::TraceArgs),
     Simulate(simulate::SimulateArgs),
+    Reproduce(reproduce::ReproduceArgs),
     Place(place::PlaceArgs),
     Slurm(slurm::SlurmArgs),
     Torture(torture::TortureArgs),
@@ -154,6 +156,7 @@ fn command() -> ExitCode {
             torture::program::program(&args).map_err(|error| (EXIT_OWN, error.to_string()))
         }
         Command::Simulate(args) => simulate::simulate(&args).map_err(|error| (error.exit_code(), error.to_string())),
+        Command::Reproduce(args) => reproduce::reproduce(&args).map_err(|error| (error.exit_code(), error.to_string())),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),

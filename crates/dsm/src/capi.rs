@@ -184,15 +184,20 @@ fn end_with_launcher(job: &Job) {
 pub extern "C" fn dsm_shutdown() {
     let live = live("dsm_shutdown");
     make("dsm_shutdown", Event::Shutdown);
-    if let Some(folder) = &live.job().counts {
-        let rank = live.job().rank;
-        let json = DsmStats::of(&live.counts()).to_json(rank);
-        if let Err(error) = std::fs::write(folder.join(format!("{rank}.json")), json) {
-            live::say(&format!("rank {rank}: cannot write its counts to {}: {error}", folder.display()));
-        }
-    }
+    leave_counts(live);
     OVER.store(true, Ordering::Release);
     live.end();
+}
+
+/// Writes this rank's counts where its launcher looks for them. A launcher takes a rank without counts for one that never
+/// shared memory.
+pub fn leave_counts(live: &Live) {
+    let Some(folder) = &live.job().counts else { return };
+    let rank = live.job().rank;
+    let json = DsmStats::of(&live.counts()).to_json(rank);
+    if let Err(error) = std::fs::write(folder.join(format!("{rank}.json")), json) {
+        live::say(&format!("rank {rank}: cannot write its counts to {}: {error}", folder.display()));
+    }
 }
 
 /// See `include/dsm.h`.

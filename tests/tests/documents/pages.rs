@@ -65,6 +65,7 @@ run_pages! {
     redundancy "docs/redundancy.md";
     report "docs/report.md";
     cluster_simulation "docs/cluster-simulation.md";
+    reproduce "docs/reproduce.md";
     settings "docs/settings.md";
     security "docs/security.md";
     slurm "docs/slurm.md";

@@ -79,6 +79,7 @@ pub(crate) fn rank(args: &RankArgs) -> Result<u8, RankError> {
         Part::Barriers => bench.barriers()?,
     }
     live.call(Event::Shutdown)?;
+    hanare_dsm::capi::leave_counts(live);
     live.end();
     if bench.is_first {
         println!("{}", serde_json::json!(bench.figures));

@@ -122,6 +122,11 @@ impl Machine {
     }
 }
 
+/// Returns this machine in words.
+pub(crate) fn machine() -> String {
+    Machine::this().words()
+}
+
 impl Record {
     /// Puts together what is known of a run now.
     pub(crate) fn new(figures: Figures, setting: Setting, seen: &Snapshot, samples: Samples) -> Self {
