@@ -1,5 +1,7 @@
 //! Tests `hanare park` and `dlm_park` on live programs: near memory while they are parked, and their bytes afterwards.
 
+use std::time::{Duration, Instant};
+
 use hanare_tests::{Outcome, PATIENCE, Place, Running, Served, built, mode_works, until};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -99,6 +101,33 @@ fn pages_on_a_memory_server_come_back() {
     park(&place, program.pid).assert_well("park");
     let near = resident(program.pid);
     assert!(near < PARKED_MAX, "{near} bytes are near");
+    program.step(1);
+    program.end();
+}
+
+/// A server that answers in bursts is slow and not dead: each page that leaves is progress.
+#[test]
+fn pages_leave_however_slow_the_server_is() {
+    if !mode_works("thread") {
+        return;
+    }
+    let place = Place::new();
+    let server = Served::tcp(&place, "256M");
+    let flags = ["--local", "200M", "--mode", "thread", "--page-size", "2M", "--server", &server.address];
+    let program = Waiting::start(&place, &flags, "128M", &[]);
+    let mut parking = place.start(&mut place.hanare(["park", &program.pid.to_string()]));
+    // Between two bursts, no page leaves for longer than a run waits for pages that nobody sends away.
+    let (burst, pause) = (Duration::from_millis(100), Duration::from_millis(700));
+    let deadline = Instant::now() + PATIENCE;
+    while parking.runs() && Instant::now() < deadline {
+        std::thread::sleep(burst);
+        server.signal(Signal::STOP);
+        std::thread::sleep(pause);
+        server.signal(Signal::CONT);
+    }
+    let outcome = parking.finish(PATIENCE);
+    let near = resident(program.pid);
+    assert!(outcome.code == Some(0) && near < PARKED_MAX, "{near} bytes are near: {outcome:?}");
     program.step(1);
     program.end();
 }

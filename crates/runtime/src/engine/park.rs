@@ -11,9 +11,13 @@ use crate::view::View;
 
 /// Length of one slice, in nanoseconds.
 const SLICE_NS: u64 = 5_000_000;
-/// Time without progress, in nanoseconds, after which the rest counts as in use again. The servers answer meanwhile.
+/// Time without progress, in nanoseconds, after which the rest counts as in use again. The program's own faults move pages
+/// meanwhile.
 const STALLED_NS: u64 = 500_000_000;
-/// The same while pages are left that were not looked at. The program's own faults may take each frame that is free.
+/// Number of transfers that end without progress, from which on they are those of such faults.
+const OWN_TRANSFERS: u64 = 64;
+/// Time without progress while few transfers end, or while pages are left that were not looked at. The program's own faults
+/// may take each frame that is free.
 const CROWDED_NS: u64 = 30_000_000_000;
 /// The same while no transfer ends, because a server does not answer. `hanare park` gives up before.
 const SILENT_NS: u64 = 60_000_000_000;
@@ -41,10 +45,10 @@ impl Parking {
     /// Returns whether to wait no longer. `moved` is the number of units that have been fetched or written back so far.
     fn is_stalled(&self, now_ns: u64, moved: u64) -> bool {
         // Once every page was looked at, only transfers are left. Those of the program's own faults never end.
-        let patience_ns = match self.left.is_empty() {
-            _ if moved == self.moved => SILENT_NS,
-            true => STALLED_NS,
-            false => CROWDED_NS,
+        let patience_ns = match moved.saturating_sub(self.moved) {
+            0 => SILENT_NS,
+            OWN_TRANSFERS.. if self.left.is_empty() => STALLED_NS,
+            _ => CROWDED_NS,
         };
         now_ns.saturating_sub(self.since_ns) > patience_ns
     }
@@ -105,16 +109,16 @@ impl<V: View, S: Store> Engine<V, S> {
             }
             return true;
         }
-        if self.is_moving() {
+        // The frame of a page that has left is free and keeps its memory until it is given back. Each counts as progress, so
+        // none waits for the last page.
+        let (is_moving, has_spare) = (self.is_moving(), self.core.lock().pager.spare_units() > 0);
+        if has_spare {
+            self.submit(Event::Park { first: 0, end: 0 });
+        }
+        if is_moving {
             self.lend_a_hand();
-            return true;
         }
-        // The frames of the pages that have left are free now, and keep their memory.
-        if self.core.lock().pager.spare_units() == 0 {
-            return false;
-        }
-        self.submit(Event::Park { first: 0, end: 0 });
-        true
+        is_moving || has_spare
     }
 }
 
@@ -123,13 +127,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_silent_server_is_waited_for_and_the_programs_own_faults_are_not() {
+    fn a_slow_or_silent_server_is_waited_for_and_the_programs_own_faults_are_not() {
         let mut parking = Parking { left: Vec::new(), before: 9, least: 9, since_ns: 1, moved: 7 };
-        assert!(parking.is_stalled(2 + STALLED_NS, 8), "the transfers of faults end, and nothing leaves");
+        let busy = 7 + OWN_TRANSFERS;
+        assert!(parking.is_stalled(2 + STALLED_NS, busy), "the transfers of faults end, and nothing leaves");
+        assert!(!parking.is_stalled(2 + STALLED_NS, busy - 1), "a slow server has taken some pages");
+        assert!(parking.is_stalled(2 + CROWDED_NS, busy - 1));
         assert!(!parking.is_stalled(2 + CROWDED_NS, 7), "no transfer ends");
         assert!(parking.is_stalled(2 + SILENT_NS, 7));
         parking.left.push(Span { offset: 0, len: 1 });
-        assert!(!parking.is_stalled(2 + STALLED_NS, 8), "faults take each free frame for now");
-        assert!(parking.is_stalled(2 + CROWDED_NS, 8));
+        assert!(!parking.is_stalled(2 + STALLED_NS, busy), "faults take each free frame for now");
+        assert!(parking.is_stalled(2 + CROWDED_NS, busy));
     }
 }
