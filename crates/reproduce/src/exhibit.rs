@@ -113,18 +113,16 @@ impl Exhibit {
     }
 
     /// Adds a claim.
-    pub(crate) fn claim(self, text: &'static str, judge: impl Fn(&Results) -> Option<Verdict> + 'static) -> Self {
-        self.judged(text, None, judge)
+    pub(crate) fn claim(mut self, text: &'static str, judge: impl Fn(&Results) -> Option<Verdict> + 'static) -> Self {
+        self.claims.push(Claim { text, cause: None, judge: Box::new(judge) });
+        self
     }
 
-    /// Adds a claim that does not hold here, with the cause.
-    pub(crate) fn judged(
-        mut self,
-        text: &'static str,
-        cause: Option<&'static str>,
-        judge: impl Fn(&Results) -> Option<Verdict> + 'static,
-    ) -> Self {
-        self.claims.push(Claim { text, cause, judge: Box::new(judge) });
+    /// Says why the last claim does not hold here, where it does not.
+    pub(crate) fn because(mut self, cause: &'static str) -> Self {
+        if let Some(claim) = self.claims.last_mut() {
+            claim.cause = Some(cause);
+        }
         self
     }
 
@@ -171,10 +169,10 @@ impl Table {
     }
 }
 
-/// Returns a number with three significant digits, and whole if it is large.
+/// Returns a number with three significant digits, and without decimals if it is whole or large.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
-        0.0 => "0".to_owned(),
+        size if size < 1e6 && value.fract() == 0.0 => grouped(value),
         size if size >= 100.0 => grouped(value),
         size if size >= 10.0 => format!("{value:.1}"),
         size if size >= 1.0 => format!("{value:.2}"),
@@ -215,20 +213,18 @@ mod tests {
             (1.234, "1.23"),
             (12.34, "12.3"),
             (123.4, "123"),
+            (20.0, "20"),
             (-1_234_567.0, "-1,234,567"),
         ] {
             assert_eq!(number(value), text);
         }
-        assert_eq!((or_dash(None).as_str(), or_dash(Some(2.0)).as_str()), ("–", "2.00"));
+        assert_eq!((or_dash(None).as_str(), or_dash(Some(2.5)).as_str()), ("–", "2.50"));
     }
 
     #[test]
     fn a_verdict_says_what_was_asked() {
         let verdict = Verdict::at_most("run time / Simple's", 1.05, 1.0);
-        assert_eq!(
-            (verdict.holds, verdict.measured.as_str()),
-            (false, "run time / Simple's: 1.05, at most 1.00 asked")
-        );
+        assert_eq!((verdict.holds, verdict.measured.as_str()), (false, "run time / Simple's: 1.05, at most 1 asked"));
         assert!(Verdict::at_least("speed", 2.0, 2.0).holds);
     }
 }

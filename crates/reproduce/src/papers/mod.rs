@@ -95,9 +95,9 @@ pub fn papers(scale: Scale) -> Vec<Paper> {
     ]
 }
 
-/// The quotient of one figure of two cells.
+/// The quotient of one figure of two cells. `None` if there is none, as of times of something that never happened.
 fn ratio(results: &Results, cell: &str, other: &str, figure: &str) -> Option<f64> {
-    Some(results.figure(cell, figure)? / results.figure(other, figure)?)
+    Some(results.figure(cell, figure)? / results.figure(other, figure)?).filter(|quotient| quotient.is_finite())
 }
 
 /// Returns bars with one value for each group and series.
