@@ -13,7 +13,7 @@ const PROGRAMS: [&str; 3] = ["stencil", "fft", "clustering"];
 /// Megabytes of a program.
 const SMALL: u32 = 4;
 
-/// Returns a script that runs a workload with so many megabytes, whatever it is asked for.
+/// Returns a script that runs a workload with `megabytes` megabytes and ignores its own arguments.
 fn sized(name: &str, megabytes: u32) -> String {
     format!("exec {} {megabytes}", built().workload(name).display())
 }

@@ -91,7 +91,7 @@ pub(crate) enum ReproduceError {
     /// The machine is too small.
     #[error("{what} is too small: {have} are free, and the runs need {need}; {then}")]
     Room {
-        /// What is too small.
+        /// The resource that is too small.
         what: &'static str,
         /// What is free.
         have: String,

@@ -7,11 +7,11 @@ use crate::results::Results;
 pub struct Exhibit {
     /// The name to ask for it by, such as `1.figure7`.
     pub id: String,
-    /// What it shows, in a few words.
+    /// Its title, in a few words.
     pub title: &'static str,
-    /// What the paper measured, and what it found.
+    /// The experiment of the paper, and its finding.
     pub there: &'static str,
-    /// What is measured here, where that is something else.
+    /// The experiment here, where that is another one.
     pub here: &'static str,
     /// The commands that it takes, those before others whose results they use.
     pub cells: Vec<Cell>,
@@ -32,7 +32,7 @@ pub struct Claim {
     judge: Judge,
 }
 
-/// What became of a claim.
+/// The judgement of a claim.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     /// Whether it holds here.
@@ -55,7 +55,7 @@ pub enum Shown {
 /// Bars in groups: one of each series in each group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bars {
-    /// What the bars show.
+    /// The title.
     pub title: String,
     /// The unit of the values.
     pub unit: &'static str,
@@ -73,11 +73,11 @@ pub type Points = Vec<(f64, Option<f64>)>;
 /// Lines through points.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lines {
-    /// What the lines show.
+    /// The title.
     pub title: String,
     /// The unit of the vertical axis.
     pub unit: &'static str,
-    /// What the horizontal axis shows, with its unit.
+    /// The quantity on the horizontal axis, with its unit.
     pub across: &'static str,
     /// The lines, each with its name and its points from left to right.
     pub lines: Vec<(String, Points)>,
@@ -86,7 +86,7 @@ pub struct Lines {
 /// Numbers in rows. The first column has names.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
-    /// What the table shows.
+    /// The title.
     pub title: String,
     /// The names of the columns.
     pub head: Vec<String>,

@@ -1,4 +1,4 @@
-//! What the cells of a reproduction gave.
+//! The outcomes of cells.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::figures::Figures;
 
-/// What one cell gave.
+/// The outcome of one cell.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The command that ran, with all its parts filled in.

@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// How long a command that is to end may take for it.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// Is told how far the work is.
+/// Shows how far the work is, and says when to end it.
 pub trait Watch {
     /// `done` of `total` runs have ended, and `cell` is next. `left` is how long the rest will take about.
     fn show(&self, done: usize, total: usize, cell: &str, left: Option<Duration>);
@@ -30,7 +30,7 @@ pub trait Watch {
 /// Why not all cells have run.
 #[derive(Debug)]
 pub enum Stop {
-    /// [`Watch::is_stopped`] said so. What has run is kept.
+    /// [`Watch::is_stopped`] said so. The outcomes so far are kept.
     Stopped,
     /// The folder cannot be written.
     Store(StoreError),

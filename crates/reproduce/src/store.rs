@@ -76,7 +76,7 @@ impl Store {
         })
     }
 
-    /// Says that the reproduction has ended. What cells left for others is removed.
+    /// Says that the reproduction has ended. Removes the files that cells left for others.
     pub fn finish(&self) -> Result<(), StoreError> {
         self.attempt("files", |path| fs::remove_dir_all(path))?;
         self.attempt(UNFINISHED, |path| fs::remove_file(path))

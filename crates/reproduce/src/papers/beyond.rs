@@ -1,4 +1,4 @@
-//! What none of the papers has: policies that tune themselves, all policies over all sizes of local memory, and how far
+//! Experiments that none of the papers has: policies that tune themselves, all policies over all sizes of local memory, and how far
 //! the simulator is from live runs.
 
 use super::replacement::{Named, PROGRAMS, Program, against, cells, eight};

@@ -26,7 +26,7 @@ pub(super) fn exhibits(scale: Scale) -> Vec<Exhibit> {
     ]
 }
 
-/// The prefetcher that loads so many pages at a time. It holds back while what it loads goes unused. In the paper, such
+/// Returns the setting of a prefetcher that loads `pages` pages at a time. It holds back while what it loads goes unused. In the paper, such
 /// pages are the first to be replaced.
 fn way(prefetcher: &str, pages: u32) -> String {
     if pages == 1 { "none".to_owned() } else { format!("{prefetcher}:pages={pages}") }

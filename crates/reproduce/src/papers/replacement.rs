@@ -41,7 +41,7 @@ const BY_SWAPS: [&str; 3] = ["nru-swaps:swaps=10", "nru-swaps:swaps=50", "nru-sw
 const SWAPS: [f64; 3] = [10.0, 50.0, 100.0];
 /// Shares of local memory, in percent, of the figures over them.
 const PERCENTS: [u32; 4] = [20, 40, 60, 80];
-/// What waits and works in a run, and the names in the paper.
+/// The parts of a run time, and their names in the paper.
 const PARTS: [&str; 4] = ["calc_s", "swap_s", "set_bit_s", "clear_bit_s"];
 const PART_NAMES: [&str; 4] = ["calc", "swap", "set bit", "clear bit"];
 
