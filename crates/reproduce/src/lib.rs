@@ -5,7 +5,7 @@
 //! the figures. Exhibits share cells: a cell runs once, however many of them need it.
 //!
 //! This crate knows commands and their results only. It must not know the engine, the pager or the simulators: it runs
-//! the `hanare` command as a person would.
+//! the `hanare` command as a person would. Of `hanare-sim` it takes the ticks of an axis.
 #![forbid(unsafe_code)]
 
 mod cell;

@@ -223,6 +223,7 @@ fn clients(scale: Scale) -> Exhibit {
     )
     .claim("A server that has room for one turn of clients serves a second: slots are reused.", |results| {
         let limit = results.figure("clients.4", "memory_limit_bytes")?;
+        // Without slots that are reused, the second turn finds no room, and the cell fails: then nothing is judged.
         Some(Verdict::new(true, format!("4 clients twice within {} bytes", number(limit))))
     })
 }
