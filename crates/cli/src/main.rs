@@ -10,6 +10,7 @@ mod doctor;
 #[cfg(test)]
 mod examples;
 mod fit;
+mod interrupt;
 mod journal;
 mod key;
 mod launch;
@@ -24,6 +25,7 @@ mod page;
 mod park;
 mod place;
 mod program;
+mod progress;
 mod report;
 mod reproduce;
 mod run;

@@ -1,6 +1,6 @@
 //! `hanare park`: sends the far memory of a running process away until the process accesses it again.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -10,6 +10,7 @@ use hanare_store::EXIT_FULL;
 use thiserror::Error;
 
 use crate::EXIT_OWN;
+use crate::progress::ProgressLine;
 use crate::watch::processes::{self, Process};
 use crate::watch::runs::{self, Run};
 
@@ -171,7 +172,7 @@ fn park_one(process: &Process, stats: &Stats) -> Result<(), ParkError> {
         }
         std::thread::sleep(STEP);
     };
-    progress.end();
+    drop(progress);
     let near = Process::read(pid).ok_or_else(ended)?.resident_bytes;
     writeln!(io::stdout(), "parked {} of process {pid}; {} stay near", HumanSize(left), HumanSize(near))?;
     Ok(())
@@ -190,36 +191,25 @@ fn check_runs(process: &Process) -> Result<(), ParkError> {
     }
 }
 
-/// How much is still near. Shown on a terminal only.
+/// How much is still near, and whether it becomes less.
 struct Progress {
     least: u64,
     since: Instant,
-    shows: bool,
+    line: ProgressLine,
 }
 
 impl Progress {
     fn new() -> Progress {
-        Progress { least: u64::MAX, since: Instant::now(), shows: io::stderr().is_terminal() }
+        Progress { least: u64::MAX, since: Instant::now(), line: ProgressLine::new() }
     }
 
     /// Takes the far bytes that are near now. Returns false if they have not become less for too long.
     fn goes_on(&mut self, near: u64) -> bool {
         if near < self.least {
             (self.least, self.since) = (near, Instant::now());
-            self.show(&format!("{} left", HumanSize(near)));
+            self.line.update(|| format!("hanare: {} left", HumanSize(near)));
         }
         self.since.elapsed() < STALLED
-    }
-
-    fn end(&self) {
-        self.show("");
-    }
-
-    fn show(&self, text: &str) {
-        if self.shows {
-            // Ignored: without progress on the terminal, the result is the same.
-            let _ = write!(io::stderr(), "\r\x1b[K{text}");
-        }
     }
 }
 

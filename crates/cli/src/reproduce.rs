@@ -4,10 +4,8 @@
 //! will need, shows how far they are, and writes the results.
 
 use std::collections::BTreeSet;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
@@ -15,10 +13,11 @@ use hanare_reproduce::{Cell, Paper, Places, Results, Scale, Setting, Stop, Store
 use hanare_settings::human_size;
 use hanare_sys::memory::Memory;
 use rustix::fs::statvfs;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use thiserror::Error;
 
+use crate::interrupt::{Interrupt, exit_code};
 use crate::message::say;
+use crate::progress::ProgressLine;
 use crate::{page, version};
 
 const MIB: u64 = 1 << 20;
@@ -115,7 +114,7 @@ impl ReproduceError {
     /// The exit code: 128 plus the signal's number after a signal, as in a shell, else 125.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Interrupted(signal) => 128 + *signal as u8,
+            Self::Interrupted(signal) => exit_code(*signal),
             _ => crate::EXIT_OWN,
         }
     }
@@ -135,15 +134,15 @@ pub(crate) fn reproduce(args: &ReproduceArgs) -> Result<u8, ReproduceError> {
     check_workloads(&cells, &workloads)?;
     check_tools(&cells)?;
     check_room(scale, &args.out)?;
-    let progress = Progress::new()?;
+    let watching = Watching { line: ProgressLine::new(), interrupt: Interrupt::install()? };
     let store = Store::open(&args.out, args.force)?;
     let places = Places { hanare, workloads, files: absolute(&store.path("files")) };
     let began = Instant::now();
-    let results = hanare_reproduce::run(&cells, &places, &store, &progress).map_err(|stop| match stop {
-        Stop::Stopped => ReproduceError::Interrupted(progress.signal()),
+    let results = hanare_reproduce::run(&cells, &places, &store, &watching).map_err(|stop| match stop {
+        Stop::Stopped => ReproduceError::Interrupted(watching.interrupt.signal().unwrap_or_default()),
         Stop::Store(error) => ReproduceError::Store(error),
     })?;
-    progress.clear();
+    watching.line.clear();
     store.write("cells.json", &hanare_reproduce::json(&cells, &results))?;
     store.write("cells.csv", &hanare_reproduce::csv(&cells, &results))?;
     store.write("index.html", &hanare_reproduce::page(&papers, &results, &setting(began.elapsed())))?;
@@ -266,45 +265,20 @@ fn conclude(papers: &[Paper], cells: &[Cell], results: &Results, out: &Path) -> 
     1
 }
 
-/// A line on standard error that says how far the runs are, and the signal that ends them.
-struct Progress {
-    caught: Arc<AtomicUsize>,
-    is_terminal: bool,
+/// Shows how far the runs are, and ends them at a signal.
+struct Watching {
+    line: ProgressLine,
+    interrupt: Interrupt,
 }
 
-impl Progress {
-    fn new() -> io::Result<Self> {
-        let caught = Arc::new(AtomicUsize::new(0));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register_usize(signal, Arc::clone(&caught), signal as usize)?;
-        }
-        Ok(Progress { caught, is_terminal: io::stderr().is_terminal() })
-    }
-
-    fn signal(&self) -> i32 {
-        self.clear();
-        self.caught.load(Relaxed) as i32
-    }
-
-    fn clear(&self) {
-        if self.is_terminal {
-            // Ignored: a terminal that has gone away needs no line.
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
-    }
-}
-
-impl Watch for Progress {
+impl Watch for Watching {
     fn show(&self, done: usize, total: usize, cell: &str, left: Option<Duration>) {
-        if self.is_terminal {
-            let left = left.map_or(String::new(), |left| format!(", about {} left", minutes(left)));
-            // Ignored for the same reason.
-            let _ = write!(io::stderr(), "\rhanare: run {} of {total}{left}: {cell}\x1b[K", done + 1);
-        }
+        let left = left.map_or(String::new(), |left| format!(", about {} left", minutes(left)));
+        self.line.show(&format!("hanare: run {} of {total}{left}: {cell}", done + 1));
     }
 
     fn is_stopped(&self) -> bool {
-        self.caught.load(Relaxed) != 0
+        self.interrupt.signal().is_some()
     }
 }
 

@@ -1,7 +1,6 @@
 //! `hanare simulate`: computes the cost of a recorded run under other policies, or simulates a cluster of processors.
 
 mod cluster;
-mod progress;
 mod sweep;
 
 use std::io::{self, Write};
@@ -19,10 +18,11 @@ use serde::Serialize;
 use thiserror::Error;
 
 use self::cluster::ClusterArgs;
-use self::progress::Progress;
 use self::sweep::SweepArgs;
+use crate::interrupt::{Interrupt, exit_code};
 use crate::message::say;
 use crate::output::{Output, OutputError};
+use crate::progress::ProgressLine;
 use crate::trace::{FileError, read_trace};
 
 /// Simulate a recorded run under other settings, or a cluster of processors.
@@ -126,7 +126,7 @@ impl SimulateError {
     /// The exit code: 128 plus the signal's number after a signal, as in a shell, else 125.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Interrupted(signal) => 128 + *signal as u8,
+            Self::Interrupted(signal) => exit_code(*signal),
             _ => crate::EXIT_OWN,
         }
     }
@@ -139,6 +139,16 @@ pub(crate) fn simulate(args: &SimulateArgs) -> Result<u8, SimulateError> {
         What::Cluster(args) => cluster::cluster(args),
         What::Sweep(args) => sweep::sweep(args),
     }
+}
+
+/// Shows the fraction of the work that is finished.
+fn show(progress: &ProgressLine, part: f64) {
+    progress.update(|| format!("hanare: simulated {:.0} %", (100.0 * part).floor()));
+}
+
+/// Fails if a signal has arrived.
+fn check(interrupt: &Interrupt) -> Result<(), SimulateError> {
+    interrupt.signal().map_or(Ok(()), |signal| Err(SimulateError::Interrupted(signal)))
 }
 
 fn policies(args: &PoliciesArgs) -> Result<u8, SimulateError> {
@@ -162,8 +172,8 @@ fn policies(args: &PoliciesArgs) -> Result<u8, SimulateError> {
             "pages of two sizes were recorded and count alike; record with --page-size for figures in pages of one size",
         );
     }
-    let progress = Progress::new();
-    let report = |done, total: u64| progress.show(done as f64 / total.max(1) as f64);
+    let progress = ProgressLine::new();
+    let report = |done, total: u64| show(&progress, done as f64 / total.max(1) as f64);
     let rows = hanare_sim::policies::simulate(&string, &job, &report);
     progress.clear();
     let rows = rows?;

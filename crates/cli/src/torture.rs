@@ -17,17 +17,15 @@ mod tally;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use hanare_settings::fits::TooMuch;
 use hanare_settings::{Redundancy, format_size, human_size, parse_size};
 use hanare_wire::KeyError;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use thiserror::Error;
 
+use crate::interrupt::{Interrupt, exit_code};
 use crate::message::say;
 use crate::run::warn_of_memory;
 use folder::Folder;
@@ -37,8 +35,6 @@ use tally::Tally;
 
 /// Exit code when a word was wrong, something hung, or the program did not end well.
 const EXIT_FOUND: u8 = 1;
-/// Exit code after SIGINT, SIGTERM or SIGHUP: that of a command that SIGINT has ended.
-const EXIT_INTERRUPTED: u8 = 130;
 /// Smallest far memory of the checking program, in bytes.
 const SIZE_MIN: u64 = 16 << 20;
 /// Longest time of the test, in minutes.
@@ -52,7 +48,8 @@ Examples:
 The servers are processes of this machine. Each second server is behind a relay of the command, through which its link \
 is cut, held up or corrupted. A seed gives the same harms in the same order; their moments depend on the machine.
 Exit codes: 0 when every word was right, nothing hung and the program ended well. 1 otherwise; one line says what was \
-found, and the seed. 130 after Ctrl-C. 125 when the test could not begin or go on.";
+found, and the seed. 125 when the test could not begin or go on. 128 plus the signal's number after Ctrl-C, SIGTERM or \
+SIGHUP.";
 
 /// Kill, restart, stop and cut off memory servers while a program checks every word of its far memory.
 ///
@@ -255,10 +252,7 @@ fn needed_bytes(size: u64, redundancy: Redundancy, servers: u64) -> u64 {
 /// Runs the test and prints its figures.
 pub(crate) fn torture(args: &TortureArgs) -> Result<u8, TortureError> {
     let wish = check(args)?;
-    let is_interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, is_interrupted.clone()).map_err(TortureError::Signals)?;
-    }
+    let interrupt = Interrupt::install().map_err(TortureError::Signals)?;
     let log = args
         .log
         .as_ref()
@@ -269,11 +263,10 @@ pub(crate) fn torture(args: &TortureArgs) -> Result<u8, TortureError> {
     let end = Instant::now() + wish.time;
     let stop = loop {
         let number = tally.runs;
-        let round = Round::new(&wish, &folder, &is_interrupted, &mut plan, &mut tally);
+        let round = Round::new(&wish, &folder, &interrupt, &mut plan, &mut tally);
         match round.and_then(|mut round| round.go(end)) {
             Ok(()) if Instant::now() < end && tally.harms() < wish.harms_max => {}
             Ok(()) => break None,
-            Err(Stop::Own(error)) => return Err(error),
             Err(stop) => break Some((stop, number)),
         }
     };
@@ -285,10 +278,8 @@ pub(crate) fn torture(args: &TortureArgs) -> Result<u8, TortureError> {
             say(&format!("torture: {what} (seed {seed}, harm {harms}, run {number})"));
             Ok(EXIT_FOUND)
         }
-        Some(_) => {
-            debug_assert!(is_interrupted.load(Relaxed));
-            Ok(EXIT_INTERRUPTED)
-        }
+        Some((Stop::Interrupted(signal), _)) => Ok(exit_code(signal)),
+        Some((Stop::Own(error), _)) => Err(error),
     }
 }
 

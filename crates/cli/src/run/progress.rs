@@ -1,6 +1,5 @@
 //! `--progress`: one line on the terminal that says what the run does, rewritten in place.
 
-use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -9,17 +8,13 @@ use std::time::{Duration, Instant};
 use hanare::counters::Snapshot;
 use hanare::stats::Stats;
 use hanare_settings::human_size;
-use ratatui::crossterm::terminal;
 
+use crate::progress::{ProgressLine, width};
 use crate::watch::processes;
 use crate::watch::rates::Rates;
 
 /// Time between two lines.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// Width of a terminal that does not say its width.
-const WIDTH: usize = 80;
-/// Clears the rest of the line.
-const CLEAR: &str = "\x1b[K";
 
 /// A thread that writes the line. Dropping this value ends the thread and clears the line.
 pub(super) struct Progress {
@@ -31,22 +26,18 @@ impl Progress {
     /// Starts the thread. `None` if standard error is no terminal, or if there can be no thread: then only the line is
     /// lost.
     pub(super) fn start(stats: Arc<Stats>) -> Option<Progress> {
-        if !io::stderr().is_terminal() {
+        let shown = ProgressLine::new();
+        if !shown.is_terminal() {
             return None;
         }
         let (stop, stopped) = mpsc::channel();
         let tell = move || {
             let (mut before, mut since) = (stats.snapshot(), Instant::now());
-            let mut has_line = false;
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 let (now, at) = (stats.snapshot(), Instant::now());
                 let rates = Rates::between(&before, &now, at - since);
-                write(&line(&now, &rates, rates.stall_share(threads()), width()));
-                has_line = true;
+                shown.show(&line(&now, &rates, rates.stall_share(threads()), width()));
                 (before, since) = (now, at);
-            }
-            if has_line {
-                write("");
             }
         };
         let thread = std::thread::Builder::new().name("progress".to_owned()).spawn(tell).ok()?;
@@ -60,16 +51,6 @@ impl Drop for Progress {
         // Ignored: an error means that the thread has panicked, and the panic has been printed.
         let _ = self.thread.take().map(JoinHandle::join);
     }
-}
-
-/// Puts `text` in place of the line that the cursor is on.
-fn write(text: &str) {
-    // Ignored: a terminal that has gone away needs no line.
-    let _ = io::stderr().write_all(format!("\r{text}{CLEAR}").as_bytes());
-}
-
-fn width() -> usize {
-    terminal::size().map_or(WIDTH, |(columns, _)| usize::from(columns))
 }
 
 /// Returns the number of threads of the program and its children.

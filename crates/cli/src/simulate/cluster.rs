@@ -1,8 +1,6 @@
 //! `hanare simulate cluster`: schedulers and replacement methods on a simulated distributed-memory machine.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use clap::Args;
 use hanare_sim::cluster::cells::{Row, run_all};
@@ -12,9 +10,8 @@ use hanare_sim::cluster::run::RunError;
 use hanare_sim::cluster::{chart, paper};
 use hanare_sim::policies::parse_policies;
 use serde::Serialize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::{Output, Progress, SimulateError, print};
+use super::{Interrupt, Output, ProgressLine, SimulateError, check, print, show};
 use crate::message::say;
 
 const EXAMPLES: &str = "\
@@ -131,28 +128,6 @@ pub(super) fn split(text: &str) -> Result<(&str, &str), SimulateError> {
     })
 }
 
-/// Catches terminating signals, so that a run can stop cleanly.
-pub(super) struct Interrupt(Arc<AtomicUsize>);
-
-impl Interrupt {
-    pub(super) fn install() -> Result<Self, SimulateError> {
-        let caught = Arc::new(AtomicUsize::new(0));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register_usize(signal, Arc::clone(&caught), signal as usize)
-                .map_err(SimulateError::Signals)?;
-        }
-        Ok(Self(caught))
-    }
-
-    /// Fails if a signal has arrived.
-    pub(super) fn check(&self) -> Result<(), SimulateError> {
-        match self.0.load(Relaxed) {
-            0 => Ok(()),
-            signal => Err(SimulateError::Interrupted(signal as i32)),
-        }
-    }
-}
-
 /// Runs all cells of these settings. Calls `report` with the fraction of the work that is finished.
 pub(super) fn rows(
     config: &Config,
@@ -162,9 +137,9 @@ pub(super) fn rows(
 ) -> Result<Vec<Row>, SimulateError> {
     let pulse = |part: f64| {
         report(part);
-        interrupt.check().is_ok()
+        check(interrupt).is_ok()
     };
-    run_all(config, jobs, &pulse).map_err(|error| match (interrupt.check(), error) {
+    run_all(config, jobs, &pulse).map_err(|error| match (check(interrupt), error) {
         (Err(interrupted), RunError::Stopped) => interrupted,
         (_, error) => SimulateError::Cell(error),
     })
@@ -179,9 +154,9 @@ pub(super) fn cluster(args: &ClusterArgs) -> Result<u8, SimulateError> {
     let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
     let json = json.map(|path| Output::new("--json", path)).transpose()?;
     let page = args.html.as_deref().map(|path| Output::new("--html", path)).transpose()?;
-    let interrupt = Interrupt::install()?;
-    let progress = Progress::new();
-    let rows = rows(&config, args.chosen.jobs(), &interrupt, &|part| progress.show(part));
+    let interrupt = Interrupt::install().map_err(SimulateError::Signals)?;
+    let progress = ProgressLine::new();
+    let rows = rows(&config, args.chosen.jobs(), &interrupt, &|part| show(&progress, part));
     progress.clear();
     let rows = rows?;
     warn_of_unfinished(&rows);

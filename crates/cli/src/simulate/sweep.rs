@@ -7,8 +7,8 @@ use hanare_sim::cluster::Config;
 use hanare_sim::cluster::cells::Row;
 use serde::Serialize;
 
-use super::cluster::{Chosen, Interrupt, Line, cells, rows, split, warn_of_unfinished};
-use super::{Output, Progress, SimulateError, print};
+use super::cluster::{Chosen, Line, cells, rows, split, warn_of_unfinished};
+use super::{Interrupt, Output, ProgressLine, SimulateError, print, show};
 
 /// Maximum number of combinations of values.
 const POINTS_MAX: usize = 10_000;
@@ -70,10 +70,10 @@ pub(super) fn sweep(args: &SweepArgs) -> Result<u8, SimulateError> {
     let points = points(args)?;
     let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
     let json = json.map(|path| Output::new("--json", path)).transpose()?;
-    let interrupt = Interrupt::install()?;
-    let progress = Progress::new();
+    let interrupt = Interrupt::install().map_err(SimulateError::Signals)?;
+    let progress = ProgressLine::new();
     let results = points.iter().enumerate().map(|(index, point)| {
-        let report = |part: f64| progress.show((index as f64 + part) / points.len() as f64);
+        let report = |part: f64| show(&progress, (index as f64 + part) / points.len() as f64);
         rows(&point.config, args.chosen.jobs(), &interrupt, &report)
     });
     let results = results.collect::<Result<Vec<Vec<Row>>, SimulateError>>();

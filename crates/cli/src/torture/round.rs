@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use hanare_settings::human_size;
@@ -14,6 +13,7 @@ use super::run::{Report, Run, Said};
 use super::servers::Server;
 use super::tally::Tally;
 use super::{TortureError, Wish};
+use crate::interrupt::Interrupt;
 
 /// The number of losses of one server after which a new run begins. A run takes a server in again 16 times.
 const LOSSES_MAX: u32 = 13;
@@ -44,8 +44,8 @@ pub(super) enum Stop {
     Own(TortureError),
     /// A word was wrong, something hung, or the program did not end well.
     Found(String),
-    /// The user wants no more.
-    Interrupted,
+    /// The user wants no more, and has sent this signal.
+    Interrupted(i32),
 }
 
 impl From<TortureError> for Stop {
@@ -63,7 +63,7 @@ pub(super) struct Round<'a> {
     losses: Vec<u32>,
     wish: &'a Wish,
     folder: &'a Folder,
-    is_interrupted: &'a AtomicBool,
+    interrupt: &'a Interrupt,
     plan: &'a mut Plan,
     tally: &'a mut Tally,
     /// The last harm. `None` before the first one, and at the end.
@@ -79,14 +79,14 @@ impl<'a> Round<'a> {
     pub(super) fn new(
         wish: &'a Wish,
         folder: &'a Folder,
-        is_interrupted: &'a AtomicBool,
+        interrupt: &'a Interrupt,
         plan: &'a mut Plan,
         tally: &'a mut Tally,
     ) -> Result<Self, Stop> {
         let mut servers = Vec::new();
         for index in 0..wish.servers {
-            if is_interrupted.load(Relaxed) {
-                return Err(Stop::Interrupted);
+            if let Some(signal) = interrupt.signal() {
+                return Err(Stop::Interrupted(signal));
             }
             servers.push(Server::start(wish, folder, index)?);
         }
@@ -102,7 +102,7 @@ impl<'a> Round<'a> {
             addresses,
             wish,
             folder,
-            is_interrupted,
+            interrupt,
             plan,
             tally,
             harm: None,
@@ -254,8 +254,8 @@ impl<'a> Round<'a> {
     fn watch(&mut self, limit: Duration, mut is_done: impl FnMut(&mut Self) -> bool) -> Result<bool, Stop> {
         let began = Instant::now();
         loop {
-            if self.is_interrupted.load(Relaxed) {
-                return Err(Stop::Interrupted);
+            if let Some(signal) = self.interrupt.signal() {
+                return Err(Stop::Interrupted(signal));
             }
             if is_done(self) {
                 return Ok(true);

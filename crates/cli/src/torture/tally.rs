@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
-use std::time::{Duration, Instant};
+use std::io::{self, Write};
+use std::time::Instant;
 
 use super::Wish;
 use super::plan::Kind;
 use super::run::Report;
-
-/// The time between two updates of the line on a terminal.
-const PAUSE: Duration = Duration::from_millis(200);
+use crate::progress::ProgressLine;
 
 /// The shortest stall that the log names, in microseconds.
 const LONG_US: u64 = 300_000;
@@ -32,7 +30,7 @@ pub(super) struct Tally {
     pub(super) idle_flips: u64,
     /// The counters of the runs that have ended.
     past: Report,
-    shown: Option<Instant>,
+    progress: ProgressLine,
     log: Option<File>,
 }
 
@@ -48,7 +46,7 @@ impl Tally {
             lost_unharmed: 0,
             idle_flips: 0,
             past: Report::default(),
-            shown: None,
+            progress: ProgressLine::new(),
             log,
         }
     }
@@ -102,23 +100,15 @@ impl Tally {
     }
 
     /// Shows how far the test is, on a terminal.
-    pub(super) fn show(&mut self, last: &Report) {
-        if !io::stderr().is_terminal() || self.shown.is_some_and(|shown| shown.elapsed() < PAUSE) {
-            return;
-        }
-        self.shown = Some(Instant::now());
+    pub(super) fn show(&self, last: &Report) {
         let (harms, words) = (self.harms, self.past.words + last.words);
         let seconds = self.began.elapsed().as_secs();
-        // Ignored: without a terminal, there is nothing to show.
-        let _ = write!(io::stderr(), "\r\x1b[Khanare: {seconds} s, {harms} harms, {words} words checked");
+        self.progress.update(|| format!("hanare: {seconds} s, {harms} harms, {words} words checked"));
     }
 
     /// Clears the line on a terminal, and prints the figures.
     pub(super) fn print(&self, wish: &Wish) -> io::Result<()> {
-        if self.shown.is_some() {
-            // Ignored: without a terminal, there is nothing to clear.
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
+        self.progress.clear();
         let mut out = io::stdout().lock();
         let mut line = |name: &str, value: String| writeln!(out, "{name:36} {value}");
         let seconds = |us: u64| format!("{:.3} s", us as f64 / 1e6);
