@@ -76,6 +76,7 @@ static void begin(void) {
 static double jacobi(void) {
     ptrdiff_t row = (ptrdiff_t)(size.columns * size.depth), column = (ptrdiff_t)size.depth;
     double gosa = 0;
+#pragma omp parallel for reduction(+ : gosa)
     for (size_t i = 1; i < imax - 1; i++)
         for (size_t j = 1; j < jmax - 1; j++) {
             float squares = 0;
@@ -92,6 +93,7 @@ static double jacobi(void) {
             }
             gosa += squares;
         }
+#pragma omp parallel for
     for (size_t i = 1; i < imax - 1; i++)
         for (size_t j = 1; j < jmax - 1; j++)
             memcpy(p + at(i, j, 1), wrk2 + at(i, j, 1), (kmax - 2) * sizeof *p);

@@ -22,18 +22,22 @@ static size_t elements;
 static void run_loop(int loop) {
     switch (loop) {
     case COPY:
+#pragma omp parallel for
         for (size_t i = 0; i < elements; i++)
             c[i] = a[i];
         break;
     case SCALE:
+#pragma omp parallel for
         for (size_t i = 0; i < elements; i++)
             b[i] = SCALAR * c[i];
         break;
     case ADD:
+#pragma omp parallel for
         for (size_t i = 0; i < elements; i++)
             c[i] = a[i] + b[i];
         break;
     case TRIAD:
+#pragma omp parallel for
         for (size_t i = 0; i < elements; i++)
             a[i] = b[i] + SCALAR * c[i];
         break;

@@ -70,6 +70,24 @@ fn results_are_the_same_with_half_of_the_memory() {
     place.assert_nothing_left();
 }
 
+/// The threads of OpenMP wait for one another at every loop, and so for pages of one another.
+#[test]
+fn results_are_the_same_with_threads() {
+    let place = Place::new();
+    for mode in ["thread", "sigbus", "sigsegv"].into_iter().filter(|mode| mode_works(mode)) {
+        for (name, flags) in [PROGRAMS[0], PROGRAMS[4]] {
+            let what = format!("{mode}, {name}");
+            let mut command = place.hanare(["run", "--mode", mode, "--local", "25%", "--stats-json", "json", "--"]);
+            command.arg(built().workload(&format!("{name}.omp"))).args(flags).arg("--verify");
+            let outcome = place.run(command.env("OMP_NUM_THREADS", "4"));
+            outcome.assert_well(&what);
+            assert_eq!(outcome.text(), plain(&place, name, flags).text(), "{what}");
+            figures(&place.path("json")).assert_paged(1 << 20, &what);
+        }
+    }
+    place.assert_nothing_left();
+}
+
 /// The counts are those of DLM's paper on memory management, table 3, within a tenth of a percent.
 #[test]
 fn genes_allocates_as_the_paper_counts() {

@@ -13,8 +13,10 @@ fn program(name: &str, class: char) -> PathBuf {
 #[test]
 fn results_are_the_official_ones() {
     let place = Place::new();
-    for name in PROGRAMS {
-        let outcome = place.run(place.command(program(name, 'S')).args(["--verify", "--json"]));
+    let threaded = ("cg", built().workload("npb_cg.S.omp"));
+    for (name, program) in PROGRAMS.map(|name| (name, program(name, 'S'))).into_iter().chain([threaded]) {
+        let mut command = place.command(program);
+        let outcome = place.run(command.args(["--verify", "--json"]).env("OMP_NUM_THREADS", "4"));
         assert_eq!(outcome.code, Some(0), "{name}: {outcome:?}");
         let said: serde_json::Value = serde_json::from_str(&outcome.text()).expect("one object");
         assert_eq!((said["class"].as_str(), said["verified"].as_bool()), (Some("S"), Some(true)), "{name}: {said}");

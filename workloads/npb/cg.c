@@ -106,6 +106,7 @@ static void make_matrix(void) {
 }
 
 static void multiply(const double *vector, double *product) {
+#pragma omp parallel for
     for (int row = 0; row < N; row++) {
         double sum = 0;
         for (size_t at = row_start[row]; at < row_start[row + 1]; at++)
@@ -116,6 +117,7 @@ static void multiply(const double *vector, double *product) {
 
 static double dot(const double *one, const double *other) {
     double sum = 0;
+#pragma omp parallel for reduction(+ : sum)
     for (int at = 0; at < N; at++)
         sum += one[at] * other[at];
     return sum;
@@ -131,11 +133,13 @@ static void solve(void) {
     for (int iteration = 0; iteration < ITERATIONS; iteration++) {
         multiply(p, q);
         double alpha = rho / dot(p, q), last = rho;
+#pragma omp parallel for
         for (int at = 0; at < N; at++) {
             z[at] += alpha * p[at];
             r[at] -= alpha * q[at];
         }
         rho = dot(r, r);
+#pragma omp parallel for
         for (int at = 0; at < N; at++)
             p[at] = r[at] + rho / last * p[at];
     }
