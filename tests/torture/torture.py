@@ -241,6 +241,27 @@ def foreign(r, slow):
     return 8, [r.choice(["shares", "calls"]), str(r.choice([0.3, 1, 2])), str(r.choice([1024, 2048, 4096]))]
 
 
+def himeno(r, slow):
+    return 4, ["--size", "XS", "--iterations", "2" if slow else r.choice(["3", "4"]), "--verify"]
+
+
+def genes(r, slow):
+    linkage, allocator = r.choice(["average", "centroid"]), r.choice(["malloc", "malloc", "dlm"])
+    return 2, ["--genes", "150" if slow else r.choice(["300", "600"]), "--conditions", r.choice(["20", "80"]),
+               "--linkage", linkage, "--allocator", allocator, "--seed", str(r.randrange(1, 1 << 30)), "--verify"]
+
+
+def keyvalue(r, slow):
+    mb = 2 if slow else r.choice([4, 12])
+    return mb, ["--megabytes", str(mb), "--operations", "3000" if slow else "20000", "--seed",
+                str(r.randrange(1, 1 << 30)), "--verify"]
+
+
+def stream(r, slow):
+    mb = r.choice([3, 6]) if slow else r.choice([6, 12, 24])
+    return mb, ["--megabytes", str(mb), "--iterations", "3", "--verify"]
+
+
 def ranks(*arguments):
     """Makes the arguments of a program whose ranks share memory. Callable arguments are drawn for each run."""
     return lambda r, slow: (4, [a(r) if callable(a) else a for a in arguments])
@@ -259,6 +280,10 @@ SHARED = {
 FORKING = {"forks", "forked", "blend", "foreign"}
 
 WORKLOADS = {name: kernel for name in ("stencil", "fft", "cg", "mg", "is", "sp", "rbtree", "clustering")} | {
+    "himeno": himeno,
+    "genes": genes,
+    "keyvalue": keyvalue,
+    "stream": stream,
     "touch": touch,
     "threads": threads,
     "direct": direct,
