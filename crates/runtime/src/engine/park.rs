@@ -21,6 +21,9 @@ const OWN_TRANSFERS: u64 = 64;
 const CROWDED_NS: u64 = 30_000_000_000;
 /// The same while no transfer ends, because a server does not answer. `hanare park` gives up before.
 const SILENT_NS: u64 = 60_000_000_000;
+/// Most of the time between two steps that counts as time without progress, in nanoseconds. A thread that does not get to
+/// run sees no progress, and no lack of it.
+const STEP_MAX_NS: u64 = 5_000_000;
 
 /// The state of one pass over the far pages.
 pub(crate) struct Parking {
@@ -30,9 +33,11 @@ pub(crate) struct Parking {
     before: u64,
     /// Smallest local memory since, in bytes.
     least: u64,
-    /// Time when local memory shrank to `least`, in nanoseconds.
-    since_ns: u64,
-    /// Number of units that had been fetched or written back at that time.
+    /// Time without progress, in nanoseconds.
+    idle_ns: u64,
+    /// Time of the last step, in nanoseconds.
+    last_ns: u64,
+    /// Number of units that had been fetched or written back at the last progress.
     moved: u64,
 }
 
@@ -42,16 +47,36 @@ impl Parking {
         self.before.saturating_sub(self.least)
     }
 
-    /// Returns whether to wait no longer. `moved` is the number of units that have been fetched or written back so far.
-    fn is_stalled(&self, now_ns: u64, moved: u64) -> bool {
+    /// Takes note of a step. `local` is local memory after it, in bytes, and `moved` is the number of units that have been
+    /// fetched or written back so far. Returns whether to wait no longer.
+    fn is_stalled_after(&mut self, step: Step, now_ns: u64, local: u64, moved: u64) -> bool {
+        let took_ns = now_ns.saturating_sub(self.last_ns);
+        self.last_ns = now_ns;
+        if step == Step::Begun || local < self.least {
+            (self.idle_ns, self.moved) = (0, moved);
+        } else {
+            self.idle_ns += took_ns.min(STEP_MAX_NS);
+        }
+        self.least = self.least.min(local);
         // Once every page was looked at, only transfers are left. Those of the program's own faults never end.
         let patience_ns = match moved.saturating_sub(self.moved) {
             0 => SILENT_NS,
             OWN_TRANSFERS.. if self.left.is_empty() => STALLED_NS,
             _ => CROWDED_NS,
         };
-        now_ns.saturating_sub(self.since_ns) > patience_ns
+        self.idle_ns > patience_ns
     }
+}
+
+/// What a step of a pass did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// It looked at pages that no step had looked at, and sent those away that may leave.
+    Begun,
+    /// It waited for a moment, or gave frames back.
+    Waited,
+    /// Nothing is left to do.
+    Ended,
 }
 
 impl<V: View, S: Store> Engine<V, S> {
@@ -66,23 +91,21 @@ impl<V: View, S: Store> Engine<V, S> {
         let mut left = self.in_use(taken);
         left.reverse();
         let before = self.local_bytes();
-        Some(Parking { left, before, least: before, since_ns: now_ns(), moved: self.moved_units() })
+        Some(Parking { left, before, least: before, idle_ns: 0, last_ns: now_ns(), moved: self.moved_units() })
     }
 
     /// Does one slice of the work. Returns whether all is done.
     pub(crate) fn park(&self, parking: &mut Parking) -> bool {
         let end_ns = now_ns() + SLICE_NS;
         loop {
-            let goes_on = self.park_step(parking);
-            let (local, moved, now) = (self.local_bytes(), self.moved_units(), now_ns());
-            if local < parking.least {
-                (parking.least, parking.since_ns, parking.moved) = (local, now, moved);
-            }
-            if !goes_on || parking.is_stalled(now, moved) {
+            let step = self.park_step(parking);
+            let now_ns = now_ns();
+            let is_stalled = parking.is_stalled_after(step, now_ns, self.local_bytes(), self.moved_units());
+            if step == Step::Ended || is_stalled {
                 self.poll(Turn::Unmap);
                 return true;
             }
-            if now > end_ns {
+            if now_ns > end_ns {
                 return false;
             }
         }
@@ -93,21 +116,22 @@ impl<V: View, S: Store> Engine<V, S> {
         accounts::moved(self.core.lock().pager.counters())
     }
 
-    /// Parks some pages, or waits a moment for those that were begun. Returns whether anything is left to do.
-    fn park_step(&self, parking: &mut Parking) -> bool {
+    /// Parks some pages, or waits a moment for those that were begun.
+    fn park_step(&self, parking: &mut Parking) -> Step {
         if let Some(span) = parking.left.pop() {
             let (first, end) = (span.offset / self.unit_bytes, (span.offset + span.len).div_ceil(self.unit_bytes));
             let (next, is_busy) = match self.submit_asking(Event::Park { first: first as u32, end: end as u32 }) {
-                Progress::Done => return true,
+                Progress::Done => return Step::Begun,
                 Progress::Continue(unit) => (unit, false),
                 Progress::Busy(unit) => (unit, true),
             };
             let offset = self.bytes(next);
             parking.left.push(Span { offset, len: (span.offset + span.len).saturating_sub(offset) });
-            if is_busy {
-                self.lend_a_hand();
+            if !is_busy {
+                return Step::Begun;
             }
-            return true;
+            self.lend_a_hand();
+            return Step::Waited;
         }
         // The frame of a page that has left is free and keeps its memory until it is given back. Each counts as progress, so
         // none waits for the last page.
@@ -118,7 +142,7 @@ impl<V: View, S: Store> Engine<V, S> {
         if is_moving {
             self.lend_a_hand();
         }
-        is_moving || has_spare
+        if is_moving || has_spare { Step::Waited } else { Step::Ended }
     }
 }
 
@@ -126,17 +150,37 @@ impl<V: View, S: Store> Engine<V, S> {
 mod tests {
     use super::*;
 
+    fn parking() -> Parking {
+        Parking { left: Vec::new(), before: 9, least: 9, idle_ns: 0, last_ns: 0, moved: 7 }
+    }
+
+    /// Waits in steps of a millisecond. Returns whether the pass was stalled at the end of this time.
+    fn waits(mut parking: Parking, time_ns: u64, moved: u64) -> bool {
+        (1..=time_ns / 1_000_000 + 1)
+            .fold(false, |_, ms| parking.is_stalled_after(Step::Waited, ms * 1_000_000, 9, moved))
+    }
+
     #[test]
     fn a_slow_or_silent_server_is_waited_for_and_the_programs_own_faults_are_not() {
-        let mut parking = Parking { left: Vec::new(), before: 9, least: 9, since_ns: 1, moved: 7 };
         let busy = 7 + OWN_TRANSFERS;
-        assert!(parking.is_stalled(2 + STALLED_NS, busy), "the transfers of faults end, and nothing leaves");
-        assert!(!parking.is_stalled(2 + STALLED_NS, busy - 1), "a slow server has taken some pages");
-        assert!(parking.is_stalled(2 + CROWDED_NS, busy - 1));
-        assert!(!parking.is_stalled(2 + CROWDED_NS, 7), "no transfer ends");
-        assert!(parking.is_stalled(2 + SILENT_NS, 7));
-        parking.left.push(Span { offset: 0, len: 1 });
-        assert!(!parking.is_stalled(2 + STALLED_NS, busy), "faults take each free frame for now");
-        assert!(parking.is_stalled(2 + CROWDED_NS, busy));
+        assert!(waits(parking(), STALLED_NS, busy), "the transfers of faults end, and nothing leaves");
+        assert!(!waits(parking(), STALLED_NS, busy - 1), "a slow server has taken some pages");
+        assert!(waits(parking(), CROWDED_NS, busy - 1));
+        assert!(!waits(parking(), CROWDED_NS, 7), "no transfer ends");
+        assert!(waits(parking(), SILENT_NS, 7));
+        let with_rest = || Parking { left: vec![Span { offset: 0, len: 1 }], ..parking() };
+        assert!(!waits(with_rest(), STALLED_NS, busy), "faults take each free frame for now");
+        assert!(waits(with_rest(), CROWDED_NS, busy));
+    }
+
+    #[test]
+    fn a_thread_that_does_not_get_to_run_keeps_its_patience() {
+        let (mut parking, busy) = (parking(), 7 + OWN_TRANSFERS);
+        let hour_ns = 3_600_000_000_000;
+        // Other threads carried out the transfers of the first step while this thread did not run.
+        assert!(!parking.is_stalled_after(Step::Begun, hour_ns, 9, busy));
+        assert!(!parking.is_stalled_after(Step::Waited, 2 * hour_ns, 9, 2 * busy));
+        assert!(!parking.is_stalled_after(Step::Waited, 3 * hour_ns, 8, 3 * busy), "memory has left");
+        assert_eq!((parking.left_bytes(), parking.idle_ns), (1, 0));
     }
 }
