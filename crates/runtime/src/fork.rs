@@ -143,8 +143,8 @@ pub fn before() {
             heap::lock_for_fork();
             gate::close();
         }
-        let (plan, seat) = prepare();
-        seat.iter().for_each(Seat::forks);
+        let (plan, mut seat) = prepare();
+        seat.iter_mut().for_each(Seat::forks);
         // SAFETY: `getpid` has no preconditions.
         PARENT.store(unsafe { libc::getpid() }, Relaxed);
         *PENDING.lock() = Some(Pending { plan, seat, mask });
@@ -220,9 +220,8 @@ fn go_on(plan: Plan, seat: Option<Seat>) {
         Plan::Nothing => {}
         Plan::Dormant => stay_dormant(seat),
         Plan::Running(links) => {
-            if let Some(seat) = seat {
-                seat.take(true);
-            }
+            // Without a reservation, the child joins the others as a new process does.
+            let seat = seat.filter(|seat| seat.take(true));
             if let Some(dormant) = taken_apart(Some(links), seat) {
                 add(&dormant.launch.counters.forks, 1);
                 if let Err(error) = start_engine(dormant) {
@@ -409,6 +408,7 @@ fn taken_apart(links: Option<Links>, seat: Option<Seat>) -> Option<Dormant> {
 
 /// Makes this child dormant. Its parent had an engine, or was dormant too.
 fn stay_dormant(seat: Option<Seat>) {
+    let seat = seat.filter(|seat| seat.take(false));
     let dormant = match taken_apart(None, seat) {
         Some(dormant) => dormant,
         None => {
@@ -422,7 +422,6 @@ fn stay_dormant(seat: Option<Seat>) {
         }
     };
     if let Some(seat) = seat {
-        seat.take(false);
         seat.set_local(seat.share());
         seat.set_far(dormant.extents.taken_bytes().saturating_sub(dormant.idle + dormant.view.idle_bytes() as u64));
     }

@@ -133,6 +133,8 @@ pub(crate) struct Seat {
     tree: &'static Tree,
     member: &'static Member,
     counters: &'static Counters,
+    /// For a reserved share: the time at which its child was forked. By it the child knows its reservation again.
+    forked_ns: u64,
 }
 
 impl Tree {
@@ -182,10 +184,11 @@ impl Tree {
         let now = now_ns();
         self.looked_ns.store(now, Relaxed);
         for member in self.members() {
-            let kind = member.kind.load(Acquire);
+            let (kind, forked_ns) = (member.kind.load(Acquire), member.since_ns.load(Relaxed));
             let gone = match kind {
                 FREE => false,
-                PROMISED if now.saturating_sub(member.since_ns.load(Relaxed)) > PROMISE_NS => true,
+                // A parent may end before its child takes what is reserved for it.
+                PROMISED if forked_ns != UNFORKED => now.saturating_sub(forked_ns) > PROMISE_NS,
                 _ => !is_running(member.pid.load(Relaxed), member.stack.load(Relaxed)),
             };
             if gone {
@@ -209,7 +212,7 @@ impl Tree {
         }
         self.top.fetch_max(free as u32 + 1, AcqRel);
         member.kind.store(kind, Release);
-        Some(Seat { tree: self, member, counters })
+        Some(Seat { tree: self, member, counters, forked_ns: UNFORKED })
     }
 
     /// Makes this process a member, with a share of at least `least` bytes. `whole` is the shared budget in bytes, or 0
@@ -463,8 +466,9 @@ impl Seat {
     }
 
     /// Records that the fork for which this share is reserved begins now. The reservation lapses [`PROMISE_NS`] later.
-    pub(crate) fn forks(&self) {
-        self.member.since_ns.store(now_ns(), Relaxed);
+    pub(crate) fn forks(&mut self) {
+        self.forked_ns = now_ns();
+        self.member.since_ns.store(self.forked_ns, Relaxed);
     }
 
     /// Reserves a share of `bytes` for a child about to be forked. If the budget has too few free bytes, this process
@@ -500,10 +504,18 @@ impl Seat {
     }
 
     /// Makes the calling process, a forked child, the owner of this reserved entry. `pages` says whether
-    /// the child pages.
-    pub(crate) fn take(&self, pages: bool) {
-        self.member.pid.store(own_pid(), Relaxed);
-        self.begin(pages);
+    /// the child pages. Returns false if the reservation has lapsed. Then the entry may be another process'.
+    pub(crate) fn take(&self, pages: bool) -> bool {
+        let taken = self.tree.alone_within(ENTER_NS, || {
+            let (kind, forked_ns) = (self.member.kind.load(Acquire), self.member.since_ns.load(Relaxed));
+            let is_reserved = kind == PROMISED && forked_ns == self.forked_ns;
+            if is_reserved {
+                self.member.pid.store(own_pid(), Relaxed);
+                self.begin(pages);
+            }
+            is_reserved
+        });
+        taken.unwrap_or(false)
     }
 
     /// Makes this entry a member that pages, if `pages` is true. Otherwise its share stays fixed, because the process

@@ -148,7 +148,7 @@ fn a_reservation_lasts_until_the_fork() {
     });
     assert_eq!(reserved.share(), 10);
     reserved.withdraw();
-    let newcomer = newcomer.join().expect("no panic");
+    let mut newcomer = newcomer.join().expect("no panic");
     assert_eq!(newcomer.share(), 5, "the newcomer keeps its own");
     assert!(tree.taken() <= WHOLE, "{} of {WHOLE} bytes are given out", tree.taken());
     second.withdraw();

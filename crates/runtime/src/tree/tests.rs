@@ -54,7 +54,7 @@ fn nothing_is_given_up_before_the_budget_is_lowered() {
     let stats = fresh();
     let first = stats.tree().join(stats, 1000, 10).unwrap();
     let child = first.promise(0, 1000, false).ok().unwrap();
-    child.take(true);
+    assert!(child.take(true));
     child.member.wants.store(5000, Relaxed);
     first.balance(5000, |budget| {
         assert_eq!((budget, first.share(), child.claim()), (500, 1000, 0));
@@ -70,7 +70,7 @@ fn a_promise_takes_what_the_parent_does_not_use() {
     let child = parent.promise(300, 600, false).ok().unwrap();
     assert_eq!((parent.share(), child.share()), (700, 300));
     assert_eq!(parent.promise(300, 600, false).err(), Some(700));
-    child.take(false);
+    assert!(child.take(false));
     parent.balance(5000, |_| panic!("what is fixed is not shared"));
     child.withdraw();
     let told = std::cell::Cell::new(0);
@@ -96,7 +96,7 @@ fn a_promise_without_a_free_entry_takes_nothing() {
 fn a_promise_lapses_only_after_its_fork() {
     let stats = fresh();
     let parent = stats.tree().join(stats, 1000, 10).unwrap();
-    let child = parent.promise(300, 100, false).ok().unwrap();
+    let mut child = parent.promise(300, 100, false).ok().unwrap();
     assert_eq!(child.member.since_ns.load(Relaxed), UNFORKED, "to be prepared for as long as it takes");
     child.forks();
     stats.tree().look_round(stats);
@@ -104,6 +104,23 @@ fn a_promise_lapses_only_after_its_fork() {
     child.member.since_ns.store(now_ns().saturating_sub(2 * PROMISE_NS), Relaxed);
     stats.tree().look_round(stats);
     assert_eq!(child.share(), 0, "no child took it");
+    let other = parent.promise(200, 100, false).ok().unwrap();
+    assert!(std::ptr::eq(child.member, other.member) && !child.take(true), "the place is another's now");
+    assert!(other.take(true) && other.share() == 200);
+}
+
+/// A program may fork and end at once, before its child has run.
+#[test]
+fn a_promise_outlives_the_parent() {
+    let stats = fresh();
+    let parent = stats.tree().join(stats, 1000, 10).unwrap();
+    let mut child = parent.promise(300, 100, false).ok().unwrap();
+    let mut ended = std::process::Command::new("true").spawn().unwrap();
+    child.member.pid.store(ended.id(), Relaxed);
+    child.forks();
+    ended.wait().unwrap();
+    stats.tree().look_round(stats);
+    assert!(child.share() == 300 && child.take(true));
 }
 
 #[test]
