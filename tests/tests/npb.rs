@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use hanare_tests::{Place, built, figures, mode_works};
+use hanare_tests::{Place, built, figures, is_full, mode_works};
 
 const PROGRAMS: [&str; 5] = ["is", "cg", "mg", "ft", "sp"];
+const POLICIES: [&str; 5] = ["auto", "lru", "nru-timer", "s3-fifo", "lirs"];
 
 fn program(name: &str, class: char) -> PathBuf {
     built().workload(&format!("npb_{name}.{class}"))
@@ -34,6 +35,28 @@ fn results_are_the_same_with_a_quarter_of_the_memory() {
             assert!(outcome.code == Some(0) && outcome.text().starts_with("ok npb_"), "{mode}, {name}: {outcome:?}");
             assert!(outcome.text().ends_with(", as the reference\n"), "{mode}, {name}: {outcome:?}");
             figures(&place.path("json")).assert_paged(1 << 20, name);
+        }
+    }
+    place.assert_nothing_left();
+}
+
+/// All programs in classes S, W and A need hours, and run with `HANARE_TEST_FULL=1` only.
+#[test]
+fn results_are_the_official_ones_under_each_policy() {
+    let (names, classes, percents): (&[&str], _, &[u32]) =
+        if is_full() { (&PROGRAMS, "SWA", &[75, 50, 25]) } else { (&["mg", "ft"], "W", &[50]) };
+    let place = Place::new();
+    for (name, class) in names.iter().flat_map(|name| classes.chars().map(move |class| (*name, class))) {
+        for (percent, policy) in percents.iter().flat_map(|percent| POLICIES.map(|policy| (percent, policy))) {
+            let what = format!("{name}, class {class}, {policy}, {percent} %");
+            let mut command = place.hanare(["run", "--policy", policy, "--local", &format!("{percent}%")]);
+            command.args(["--stats-json", "json", "--"]).arg(program(name, class)).args(["--verify", "--json"]);
+            let outcome = place.run(&mut command);
+            outcome.assert_well(&what);
+            let said: serde_json::Value = serde_json::from_str(&outcome.text()).expect("one object");
+            assert_eq!(said["verified"].as_bool(), Some(true), "{what}: {said}");
+            let figures = figures(&place.path("json"));
+            println!("{what}: {} bytes in, {} bytes out", figures.number("bytes_in"), figures.number("bytes_out"));
         }
     }
     place.assert_nothing_left();
