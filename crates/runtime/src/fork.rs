@@ -408,6 +408,7 @@ fn taken_apart(links: Option<Links>, seat: Option<Seat>) -> Option<Dormant> {
 
 /// Makes this child dormant. Its parent had an engine, or was dormant too.
 fn stay_dormant(seat: Option<Seat>) {
+    // Without a reservation, this child counts for the shared budget only after it has started its engine.
     let seat = seat.filter(|seat| seat.take(false));
     let dormant = match taken_apart(None, seat) {
         Some(dormant) => dormant,

@@ -133,7 +133,7 @@ pub(crate) struct Seat {
     tree: &'static Tree,
     member: &'static Member,
     counters: &'static Counters,
-    /// For a reserved share: the time at which its child was forked. By it the child knows its reservation again.
+    /// For a reserved share: the time at which its child was forked. The child compares it with the entry's.
     forked_ns: u64,
 }
 

@@ -68,7 +68,7 @@ impl Parking {
     }
 }
 
-/// What a step of a pass did.
+/// The result of one step of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// It looked at pages that no step had looked at, and sent those away that may leave.
