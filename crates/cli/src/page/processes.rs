@@ -139,7 +139,9 @@ mod tests {
         let mut child = shell.spawn().unwrap();
         let mut processes = Processes::default();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while !processes.seen.iter().any(|process| process.name == "sleep") {
+        // Just after its exec, a process has its new name but hardly a page.
+        let has_begun = |process: &Process| process.name == "sleep" && process.resident_bytes_peak > 1 << 16;
+        while !processes.seen.iter().any(has_begun) {
             assert!(std::time::Instant::now() < deadline, "{processes:?}");
             processes.look(child.id(), 1.0);
         }
