@@ -69,7 +69,7 @@ pub(crate) fn serve(state: &ServerState, socket: &Socket, inbox: Inbox, guest: G
         Guest::Control => (false, Serving::Control),
         Guest::Host(session) => (false, Serving::Host(session)),
     };
-    let mut channel = Channel::new(socket, inbox, payload_crc, &state.turns);
+    let mut channel = Channel::new(socket, inbox, payload_crc, &state.turns, &state.registry);
     let ended = serve_all(state, &mut channel, &mut role);
     if state.stop.severs() {
         role.keep(state);
@@ -335,11 +335,15 @@ fn grant(
     if wanted == 0 {
         return Ok(no_sense(header));
     }
-    let runs = session.grant(wanted);
-    match (runs.is_empty(), session.account().slots_allowed()) {
-        (true, 0) => return answer(channel, header, ErrorCode::OverQuota, OVER_QUOTA),
-        (true, _) => return answer(channel, header, ErrorCode::Full, FULL),
-        _ => {}
+    if session.account().slots_allowed() == 0 {
+        return answer(channel, header, ErrorCode::OverQuota, OVER_QUOTA);
+    }
+    let mut runs = session.grant(wanted);
+    if runs.is_empty() && state.registry.await_ending() {
+        runs = session.grant(wanted);
+    }
+    if runs.is_empty() {
+        return answer(channel, header, ErrorCode::Full, FULL);
     }
     let bytes: Vec<u8> = runs.iter().flat_map(Grant::encode).collect();
     let offset = state.store.capacity_hint(session.account());

@@ -184,12 +184,12 @@ fn admit(hello: &Hello, host: &Host<'_>) -> Result<Guest, NoGuest> {
         },
         Role::Attach if !host.is_unix => no("the same-host link needs an AF_UNIX socket"),
         Role::Attach if hello.clone => {
-            match HostSession::open_clone(owner, hello.session, &hello.token, host.registry)? {
+            match HostSession::open_clone(owner, hello.session, &hello.token, host.registry, host.socket)? {
                 Some(session) => Ok(Guest::Host(Box::new(session))),
                 None => no("there is no such same-host session to clone; it may have ended"),
             }
         }
-        Role::Attach => match HostSession::open(owner, host.store, host.registry) {
+        Role::Attach => match HostSession::open(owner, host.store, host.registry, host.socket) {
             Ok(session) => Ok(Guest::Host(Box::new(session))),
             Err(e) => no(format!("the session's files could not be made: {e}")),
         },

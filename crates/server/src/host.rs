@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hanare_wire::limits::GRANT_RUNS_MAX;
 use hanare_wire::payload::TOKEN_BYTES;
+use hanare_wire::socket::Socket;
 use hanare_wire::{Grant, LinkError, Place};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::{Errno, retry_on_intr};
@@ -238,9 +239,14 @@ fn unclaimed(granted: &mut HashMap<u64, Files>, place: Place, run: (u32, u32)) -
 }
 
 impl HostSession {
-    pub(crate) fn open(owner: SessionOwner, store: &Arc<Store>, registry: &Arc<Registry>) -> io::Result<HostSession> {
+    pub(crate) fn open(
+        owner: SessionOwner,
+        store: &Arc<Store>,
+        registry: &Arc<Registry>,
+        socket: &Arc<Socket>,
+    ) -> io::Result<HostSession> {
         let family = Arc::new(Family::new(owner.slot_size, store)?);
-        let membership = registry.open_host(owner, &family).map_err(|e| io::Error::other(e.to_string()))?;
+        let membership = registry.open_host(owner, &family, socket).map_err(|e| io::Error::other(e.to_string()))?;
         Ok(HostSession { membership, family, leaves_files: false })
     }
 
@@ -251,10 +257,11 @@ impl HostSession {
         of: u64,
         token: &[u8; TOKEN_BYTES],
         registry: &Arc<Registry>,
+        socket: &Arc<Socket>,
     ) -> Result<Option<HostSession>, LinkError> {
         let family = registry.host_family(of, token).filter(|family| family.slot_size == owner.slot_size);
         let Some(family) = family else { return Ok(None) };
-        let membership = registry.open_host(owner, &family)?;
+        let membership = registry.open_host(owner, &family, socket)?;
         let mut slots = family.slots();
         let granted = slots.granted.get(&of).cloned().unwrap_or_default();
         let spilled = granted.spill.total() * u64::from(family.slot_size);

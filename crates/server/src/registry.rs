@@ -3,7 +3,7 @@
 //! A session ends with its last connection, unless it is held. It is held while the server stops, so that it can be
 //! kept, and after a restart, until its client has come back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,12 @@ const HELD: Duration = Duration::from_secs(600);
 const TAKING_OVER: Duration = Duration::from_secs(3);
 /// Pause between two checks of whether the earlier connections have ended.
 const TAKING_OVER_STEP: Duration = Duration::from_millis(1);
+
+/// Longest time for which a client that needs room waits for sessions to end whose clients have hung up. On a loaded
+/// machine, the threads of these sessions need that long to run. It is shorter than a client waits for an answer.
+const ENDING: Duration = Duration::from_secs(1);
+/// Pause between two checks of whether these sessions have ended.
+const ENDING_STEP: Duration = Duration::from_millis(1);
 
 /// The open sessions.
 pub(crate) struct Registry {
@@ -69,6 +75,11 @@ impl Entry {
     fn shown(&self, token: &[u8; TOKEN_BYTES], slot_size: u32) -> Option<Arc<Session>> {
         let session = self.session.upgrade()?;
         (is_token(&session.token, token) && session.slot_size == slot_size).then_some(session)
+    }
+
+    /// Checks whether the session ends as soon as the threads of its connections run.
+    fn is_ending(&self) -> bool {
+        self.held.is_none() && self.connections.iter().all(|(_, socket)| socket.has_hung_up())
     }
 
     fn hold(&mut self, session: Arc<Session>, until: Option<Instant>) {
@@ -146,6 +157,7 @@ struct HostEntry {
     token: [u8; TOKEN_BYTES],
     account: Arc<Account>,
     family: Arc<Family>,
+    socket: Arc<Socket>,
 }
 
 /// Keeps a same-host session in the registry. The session is counted, and can be cloned, until this value is dropped.
@@ -201,6 +213,25 @@ impl Registry {
         list.sort_by_key(|session| session.session);
         list.truncate(count_max);
         list
+    }
+
+    /// Waits until the sessions whose clients have hung up have ended and their slots are free, or [`ENDING`] has
+    /// passed. Returns false at once if there is no such session.
+    pub(crate) fn await_ending(&self) -> bool {
+        let ending = self.ending();
+        let end = Instant::now() + ENDING;
+        while !ending.is_disjoint(&self.ending()) && Instant::now() < end {
+            std::thread::sleep(ENDING_STEP);
+        }
+        !ending.is_empty()
+    }
+
+    /// Returns the numbers of the sessions that end as soon as the threads of their connections run.
+    fn ending(&self) -> BTreeSet<u64> {
+        let state = self.state();
+        let linked = state.sessions.iter().filter(|(_, entry)| entry.is_ending()).map(|(id, _)| *id);
+        let host = state.host_sessions.iter().filter(|(_, entry)| entry.socket.has_hung_up()).map(|(id, _)| *id);
+        linked.chain(host).collect()
     }
 
     /// Returns the open sessions, without same-host sessions.
@@ -382,11 +413,13 @@ impl Registry {
         self: &Arc<Registry>,
         owner: SessionOwner,
         family: &Arc<Family>,
+        socket: &Arc<Socket>,
     ) -> Result<HostMembership, LinkError> {
         let token = random::<TOKEN_BYTES>()?;
         let id = self.next_id();
         let account = Arc::new(Account::new(id, owner));
-        let entry = HostEntry { token, account: Arc::clone(&account), family: Arc::clone(family) };
+        let (family, socket) = (Arc::clone(family), Arc::clone(socket));
+        let entry = HostEntry { token, account: Arc::clone(&account), family, socket };
         self.state().host_sessions.insert(id, entry);
         self.note(Some(account.began()));
         Ok(HostMembership { registry: Arc::clone(self), id, token, account })

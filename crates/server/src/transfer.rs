@@ -16,6 +16,7 @@ use hanare_wire::limits::{CONTROL_MAX, SMALL_PAGE};
 use hanare_wire::socket::{Direction, Progress, Socket};
 
 use crate::pool::{NoSlot, Run, Taken};
+use crate::registry::Registry;
 use crate::session::{Found, Session};
 use crate::turns::{Turn, Turns};
 
@@ -32,6 +33,7 @@ pub(crate) struct Channel<'a> {
     /// Whether the payloads of DATA and WRITE carry checksums.
     pub(crate) payload_crc: bool,
     turns: &'a Turns,
+    registry: &'a Registry,
     bounce: Vec<u8>,
     /// Answers that have not been sent yet. One system call sends them all.
     outbox: Vec<u8>,
@@ -60,8 +62,15 @@ impl From<LinkError> for RangeError {
 }
 
 impl<'a> Channel<'a> {
-    pub(crate) fn new(socket: &'a Socket, inbox: Inbox, payload_crc: bool, turns: &'a Turns) -> Channel<'a> {
-        Channel { socket, inbox, payload_crc, turns, bounce: Vec::new(), outbox: Vec::with_capacity(OUTBOX_BYTES) }
+    pub(crate) fn new(
+        socket: &'a Socket,
+        inbox: Inbox,
+        payload_crc: bool,
+        turns: &'a Turns,
+        registry: &'a Registry,
+    ) -> Channel<'a> {
+        let outbox = Vec::with_capacity(OUTBOX_BYTES);
+        Channel { socket, inbox, payload_crc, turns, registry, bounce: Vec::new(), outbox }
     }
 
     /// Adds a small answer to the outbox, which the next [`Channel::flush`] sends.
@@ -277,7 +286,7 @@ impl<'a> Channel<'a> {
             return self.receive_into_new(session, arrival, bytes - bytes % size);
         }
         let slot = offset / size as u64;
-        let taken = session.take(1).map_err(RangeError::NoSlot)?;
+        let taken = self.take(session, 1)?;
         match self.copy_slot(session, slot * size as u64, &taken) {
             Ok(()) => session.insert(slot, &taken),
             Err(e) => {
@@ -286,6 +295,16 @@ impl<'a> Channel<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Allocates up to `count` adjacent slots for the session. If the server is full, waits first for the end of sessions
+    /// whose clients have hung up.
+    fn take(&self, session: &Session, count: usize) -> Result<Taken, RangeError> {
+        let taken = match session.take(count) {
+            Err(NoSlot::Full) if self.registry.await_ending() => session.take(count),
+            taken => taken,
+        };
+        taken.map_err(RangeError::NoSlot)
     }
 
     /// Copies the session's slot at `offset` into the new slot `to`, which no table names yet.
@@ -322,7 +341,7 @@ impl<'a> Channel<'a> {
     ) -> Result<(), RangeError> {
         let (offset, size) = (arrival.offset(), session.slot_size as usize);
         let within = (offset % size as u64) as usize;
-        let taken = session.take((within + bytes).div_ceil(size)).map_err(RangeError::NoSlot)?;
+        let taken = self.take(session, (within + bytes).div_ceil(size))?;
         let bytes = bytes.min(taken.count * size - within);
         match self.receive_new(session.id, arrival, &taken, within, bytes) {
             Ok(()) => session.insert(offset / size as u64, &taken),

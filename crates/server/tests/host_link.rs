@@ -117,6 +117,20 @@ fn full_when_nothing_is_left_and_less_when_little_is() {
     assert_eq!(slots(&second.grant(6).expect("granted"), Place::Memory), 6);
 }
 
+/// The slots of a client that has hung up are another client's at once, however late the thread of its session runs.
+#[test]
+fn a_client_has_the_slots_of_one_that_has_just_gone() {
+    let server = TestServer::start(4 * MIB);
+    let attach = || Attachment::open(&server.unix_path(), 65536).expect("attached");
+    let mut last = attach();
+    for round in 0..50 {
+        assert_eq!(slots(&last.grant(64).expect("granted"), Place::Memory), 64, "round {round}");
+        let mut next = attach();
+        assert!(matches!(next.grant(1), Err(LinkError::Full)), "the server must be full");
+        last = next;
+    }
+}
+
 /// The server keeps the blocks of ended remote sessions for reuse. A grant must be able to use the memory of these
 /// blocks.
 #[test]

@@ -205,3 +205,20 @@ fn long_ranges_of_many_sessions_move_at_once_and_arrive_whole() {
         }
     });
 }
+
+/// The room of a client that has hung up is another client's at once, however late the threads of its session run.
+#[test]
+fn a_client_has_the_room_of_one_that_has_just_gone() {
+    let server = TestServer::start(64 * MIB);
+    let bytes = vec![7; 4 << 20];
+    for endpoint in [&server.tcp, &server.unix] {
+        let mut last = Client::open(endpoint, PAGE as u32);
+        for round in 0..20 {
+            let mut fills = |n: u64| last.write(n * 4 * MIB, &bytes).expect("an answer") == AckStatus::Done;
+            assert_eq!((0..).take_while(|n| fills(*n)).count(), 16, "round {round}");
+            let mut next = Client::open(endpoint, PAGE as u32);
+            assert_eq!(next.write(0, &bytes).expect("an answer"), AckStatus::Full);
+            last = next;
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use hanare_settings::HumanSize;
 use hanare_wire::LinkError;
 
 use crate::{Read, Telling};
@@ -45,7 +46,14 @@ pub enum StoreError<'a> {
     /// All servers are full.
     Full(Telling<'a>),
     /// The private server has no slot left.
-    NoSlot,
+    NoSlot {
+        /// The size of the server's memory in bytes.
+        memory_bytes: u64,
+        /// Whether the server has a spill file.
+        has_spill: bool,
+        /// The number of bytes that this process has in slots there.
+        own_bytes: u64,
+    },
     /// The private server has ended.
     Gone,
     /// The private server's spill file cannot be read.
@@ -61,7 +69,7 @@ impl StoreError<'_> {
     #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self {
-            StoreError::Full(_) | StoreError::NoSlot | StoreError::SpillWrite => EXIT_FULL,
+            StoreError::Full(_) | StoreError::NoSlot { .. } | StoreError::SpillWrite => EXIT_FULL,
             StoreError::Lost { .. }
             | StoreError::Damaged { .. }
             | StoreError::SealSpent
@@ -91,10 +99,17 @@ impl fmt::Display for StoreError<'_> {
                  --redundancy with more parity parts, or servers that fail apart"
             ),
             StoreError::Full(no_room) => write!(out, "all memory servers are full: {no_room}"),
-            StoreError::NoSlot => out.write_str(
-                "the private memory server and its spill space are full; give more --memory, or a --spill directory \
-                 with more space",
-            ),
+            StoreError::NoSlot { memory_bytes, has_spill, own_bytes } => {
+                let spill =
+                    if *has_spill { "and its spill space are used up" } else { "are used up, without a spill file" };
+                write!(
+                    out,
+                    "the {} of the private memory server {spill} (this process has {} there); give more --memory, or a \
+                     --spill directory with more space",
+                    HumanSize(*memory_bytes),
+                    HumanSize(*own_bytes)
+                )
+            }
             StoreError::Gone => {
                 out.write_str("the private memory server is gone; the program's far memory went with it")
             }

@@ -424,7 +424,11 @@ impl Slots {
             // The server is full, but another thread received the server's last slots while this thread waited for the
             // link. This thread can use one of them.
             Err(LinkError::Full) if self.free_slots.load(Relaxed) > 0 => Ok(()),
-            Err(LinkError::Full) => Err(StoreError::NoSlot),
+            Err(LinkError::Full) => Err(StoreError::NoSlot {
+                memory_bytes: self.mapped_bytes as u64,
+                has_spill: self.spill.is_some(),
+                own_bytes: u64::from(self.granted_slots.load(Relaxed)) * self.slot_bytes as u64,
+            }),
             Err(source) => Err(StoreError::Lost { server: "private memory server", source }),
         }
     }

@@ -57,6 +57,13 @@ pub fn is_readable(link: BorrowedFd<'_>) -> bool {
     link::wait(link, link::Ready::ToReceive, Duration::ZERO) == Ok(true)
 }
 
+/// Checks whether the peer of a connection has ended its sending, or the connection. Bytes that it sent before do not
+/// matter. If the kernel refuses to say, the answer is no.
+pub fn has_hung_up(link: BorrowedFd<'_>) -> bool {
+    let mut asked = [libc::pollfd { fd: link.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 }];
+    link::poll(&mut asked, Duration::ZERO).is_ok_and(|count| count > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -79,5 +86,8 @@ mod tests {
         assert!(wait(Duration::from_secs(60)) < Duration::from_secs(30));
         assert!(wait_readable(std::iter::empty(), Duration::from_secs(60)).is_ok());
         assert_eq!([2, 3].map(|index| is_readable(pairs[index].0.as_fd())), [false, true]);
+        assert!(!has_hung_up(pairs[3].0.as_fd()));
+        pairs[3].1.shutdown(std::net::Shutdown::Write).expect("a connection");
+        assert_eq!([2, 3].map(|index| has_hung_up(pairs[index].0.as_fd())), [false, true]);
     }
 }

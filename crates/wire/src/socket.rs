@@ -272,6 +272,12 @@ impl Socket {
         }
     }
 
+    /// Checks whether the peer has ended its sending, or the connection. Unlike with [`Socket::is_open`], bytes that the
+    /// peer sent before do not matter. Does not wait.
+    pub fn has_hung_up(&self) -> bool {
+        hanare_sys::ready::has_hung_up(self.fd.as_fd())
+    }
+
     /// Ends the sending on this side. Then receives and discards the peer's bytes until the peer closes the connection,
     /// or `patience` has passed. If a socket with unread bytes were closed, the connection would be reset, and the peer
     /// might not receive the last frame.
