@@ -23,8 +23,8 @@ use super::{Cause, Info, Leave, Policy, Space};
 use crate::limits;
 use crate::units::PageId;
 
-/// Minimum number of resident pages for a meaningful sample. With fewer pages, all pages follow the baseline. With
-/// more, they start with the candidate at `FIRST`.
+/// Minimum number of resident pages for a meaningful sample. With fewer pages, all pages follow the candidate at `FIRST`.
+/// With more, they start with it.
 const PAGES_MIN: u32 = 128;
 /// Number of references to sampled pages between two comparisons of the candidates.
 const JUDGE_EVERY: u32 = 16;
@@ -44,10 +44,12 @@ const HIDE_AFTER_PARTS: u32 = 8;
 /// Divisor of the sample's share of memory if pages are not unmapped. With less memory, sampled pages are evicted
 /// sooner, and more of their references are seen as returns.
 const SHORT: u32 = 2;
-/// At most one page is unmapped for this number of arrivals.
-const ARRIVALS_A_HIDE: u32 = 8;
-/// Maximum number of pages unmapped in one burst. The count of saved arrivals is limited to what such a burst needs.
-const HIDES_SAVED: u32 = 64;
+/// At most one look at a sampled page is taken for this number of arrivals. A look is an unmapping. If pages are not
+/// unmapped, it is a return of a sampled page that the followed candidate would have kept. Without this limit, a few
+/// sampled pages that are used all the time could evict each other for ever.
+const ARRIVALS_A_LOOK: u32 = 8;
+/// Maximum number of looks in one burst. The count of saved arrivals is limited to what such a burst needs.
+const LOOKS_SAVED: u32 = 64;
 
 /// Mask of the group number in a page's byte. The bits above the mask hold the age.
 const GROUP: u8 = 0xf;
@@ -74,23 +76,9 @@ const WATCH_MIN: u64 = 48;
 /// If the guard had at most 1 / `WATCH_FEW` of the expected returns, the baseline is followed immediately, and the
 /// present candidate is barred.
 const WATCH_FEW: u64 = 8;
-/// The returns of pages that are not sampled (real returns) are scaled to the sample and compared with the baseline's
-/// shadow cache. The comparison needs at least this number of real returns, and one for each known sampled page. It
-/// detects a shadow cache that predicts wrongly. If the baseline would have had fewer returns, it is followed again,
-/// and all other candidates are barred.
-const RETURNS_MIN: f64 = 192.0;
-/// If all candidates were barred before, the comparison of real returns with the baseline's returns needs no minimum
-/// number. The real returns must then exceed the baseline's by this number of standard deviations.
-const CLEAR: f64 = 2.0;
-/// The record of returns is halved when the real returns (of pages that are not sampled), scaled to the sample, exceed
-/// this multiple of the known sampled pages.
-const ROUNDS_KEPT: f64 = 8.0;
-/// Duration of the first bar of one candidate, in returns for each page of local memory. A barred candidate is not
-/// followed. Each further bar of the candidate lasts twice as long.
-const BAR_ONE: u64 = 32;
-/// Duration of the first bar of all candidates except the baseline, in returns for each page of local memory. A barred
-/// candidate is not followed. Each further bar lasts twice as long.
-const BAR_ALL: u64 = 8;
+/// Duration of the first bar of a candidate, in returns for each page of local memory. A barred candidate is not
+/// followed. Each further bar of the candidate lasts twice as long. The guard is barred likewise.
+const BAR: u64 = 32;
 /// Index of the group of sampled pages, used if pages are not unmapped. It follows the groups of the candidates.
 const SAMPLE: usize = CANDIDATES.len();
 const _: () = assert!(SAMPLE < GROUP as usize);
@@ -117,28 +105,18 @@ struct Group {
     present: u32,
 }
 
-/// Numbers of returns since the baseline was last adopted or abandoned. A return is the arrival of a page that was
-/// evicted before.
-#[derive(Clone, Copy, Debug, Default)]
-struct Record {
-    /// Returns of pages that are not sampled.
-    real: u32,
-    /// Returns in the baseline's shadow cache: references to pages that the baseline would have evicted.
-    baseline: u32,
-}
-
-/// The time during which a candidate must not be followed.
+/// The time during which a candidate must not be followed, or the guard not believed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bar {
     /// The bar ends when the number of returns of all pages reaches this value.
     until: u64,
-    /// How often the candidate was barred.
+    /// How often there was a bar.
     times: u32,
 }
 
 impl Bar {
-    fn extend(&mut self, now: u64, returns: u64) {
-        self.until = now + (returns << self.times.min(16));
+    fn extend(&mut self, now: u64, present: u32) {
+        self.until = now + ((BAR * u64::from(present)) << self.times.min(16));
         self.times += 1;
     }
 }
@@ -173,21 +151,18 @@ pub(super) struct Auto {
     /// Number of sampled pages that are known, so that their next arrival is a return.
     known_sample: u32,
     arrivals: u32,
-    /// Number of arrivals that can still be spent on unmapping pages.
+    /// Number of arrivals that can still be spent on looks at sampled pages.
     saved: u32,
     /// Number of returns of all pages since the guard was last checked.
     watched: u32,
     /// Number of returns in the guard's shadow cache since the guard was last checked.
     watched_guard: u32,
     followed: usize,
-    /// The returns (arrivals of pages that were evicted before) since the baseline was last adopted or abandoned. They
-    /// are counted only when `returns` exceeds `settled_at`. Until then, pages are still evicted that the previous
+    /// The candidate that the guard made leave for the baseline last. [`BASELINE`] if there is none.
+    left: usize,
+    /// The number of returns up to which the guard is not checked. Until then, pages are still evicted that the previous
     /// candidate had kept.
-    record: Record,
     settled_at: u64,
-    /// The real returns (of pages that are not sampled), scaled to the sample and divided by the returns in the
-    /// baseline's shadow cache. The ratio was measured while the baseline was last followed.
-    baseline_error: f64,
     /// Whether there are enough pages for a sample.
     samples: bool,
     full: bool,
@@ -198,8 +173,8 @@ pub(super) struct Auto {
     turned: usize,
     /// For each candidate: the time during which it must not be followed.
     bars: [Bar; CANDIDATES.len()],
-    /// The time during which all candidates except the baseline must not be followed.
-    bar_all: Bar,
+    /// The time during which the guard is not believed, because it was wrong.
+    guard_bar: Bar,
 }
 
 impl Auto {
@@ -228,9 +203,8 @@ impl Auto {
             watched: 0,
             watched_guard: 0,
             followed: FIRST,
-            record: Record::default(),
+            left: BASELINE,
             settled_at: 0,
-            baseline_error: 1.0,
             samples: true,
             full: false,
             returns: 0,
@@ -238,7 +212,7 @@ impl Auto {
             turns: [Turn::default(); TURNS],
             turned: 0,
             bars: [Bar::default(); CANDIDATES.len()],
-            bar_all: Bar::default(),
+            guard_bar: Bar::default(),
         }
     }
 
@@ -263,7 +237,7 @@ impl Auto {
     /// Notes that a page arrived.
     fn note_arrival(&mut self) {
         self.arrivals = self.arrivals.wrapping_add(1);
-        self.saved = (self.saved + 1).min(HIDES_SAVED * ARRIVALS_A_HIDE);
+        self.saved = (self.saved + 1).min(LOOKS_SAVED * ARRIVALS_A_LOOK);
         self.age_left = self.age_left.saturating_sub(1);
         if self.age_left == 0 {
             self.age = (self.age + 1) & (u8::MAX >> AGE_SHIFT);
@@ -281,11 +255,13 @@ impl Auto {
         }
         // A prefetched page counts as referenced, because the accuracy filter lets few useless prefetches pass.
         if let Some(name) = name {
+            if again && !self.hides && self.shadows.holds(self.followed, name) {
+                self.saved = self.saved.saturating_sub(ARRIVALS_A_LOOK);
+            }
             self.referenced_sample(name, cause, again);
         }
         if again {
             self.returns += 1;
-            self.record.real += u32::from(name.is_none() && self.returns > self.settled_at);
             self.watch();
         }
     }
@@ -294,32 +270,41 @@ impl Auto {
     fn referenced_sample(&mut self, name: PageId, cause: Cause, again: bool) {
         let share = self.share();
         let more = self.known_sample.saturating_sub(share) / 4;
-        let before = [GUARD, BASELINE].map(|k| self.shadows.returns(k));
+        let before = self.shadows.returns(GUARD);
         let share = |k| if k == GUARD { share + more } else { share };
         self.shadows.referenced(name, cause, self.arrivals, again, share);
-        self.watched_guard += self.shadows.returns(GUARD) - before[0];
-        if self.returns > self.settled_at {
-            self.record.baseline += self.shadows.returns(BASELINE) - before[1];
-        }
+        self.watched_guard += self.shadows.returns(GUARD) - before;
         self.judge_in -= u32::from(again);
         if self.judge_in == 0 {
             self.judge_in = JUDGE_EVERY;
             self.judge();
-            self.compare();
         }
     }
 
     /// Checks whether pages return far more often than the guard, a shadow cache of the baseline, predicts. If so,
-    /// follows the baseline.
+    /// follows the baseline. If they still do under the baseline, the guard was wrong: some loops fit into its cache and
+    /// not into memory. Then follows the earlier candidate again.
     fn watch(&mut self) {
+        if self.returns <= self.settled_at {
+            (self.watched, self.watched_guard) = (0, 0);
+            return;
+        }
         self.watched += 1;
         let expected = u64::from(self.watched) * u64::from(self.known_sample) / u64::from(self.known_all.max(1));
         if expected < WATCH_MIN || self.watched < self.present() {
             return;
         }
-        if self.followed != BASELINE && u64::from(self.watched_guard) * WATCH_FEW <= expected {
-            self.bars[self.followed].extend(self.returns, BAR_ONE * u64::from(self.present()));
-            self.turn_to(BASELINE);
+        if u64::from(self.watched_guard) * WATCH_FEW <= expected {
+            let present = self.present();
+            if self.followed != BASELINE && self.returns >= self.guard_bar.until {
+                self.bars[self.followed].extend(self.returns, present);
+                self.left = self.followed;
+                self.turn_to(BASELINE);
+            } else if self.followed == BASELINE && self.left != BASELINE {
+                self.guard_bar.extend(self.returns, present);
+                self.bars[self.left].until = 0;
+                self.turn_to(self.left);
+            }
         }
         (self.watched, self.watched_guard) = (0, 0);
     }
@@ -331,40 +316,19 @@ impl Auto {
 
     fn turn_to(&mut self, k: usize) {
         if k == BASELINE || self.followed == BASELINE {
-            self.record = Record::default();
             self.settled_at = self.returns + u64::from(self.present());
+        }
+        if k != BASELINE {
+            self.left = BASELINE;
         }
         self.follow(k);
         self.turns[self.turned % TURNS] = Turn { returns: self.returns, to: k };
         self.turned += 1;
     }
 
-    /// Checks whether pages return more often than they would under the baseline. If so, follows the baseline.
-    fn compare(&mut self) {
-        let sampled = f64::from(self.known_sample);
-        let all = f64::from(self.known_all - self.known_sample).max(1.0);
-        let (real, baseline) = (f64::from(self.record.real) * sampled / all, f64::from(self.record.baseline));
-        let would = baseline * self.baseline_error;
-        let enough = real >= sampled.max(RETURNS_MIN);
-        if self.followed == BASELINE {
-            if enough {
-                self.baseline_error = real / baseline.max(1.0);
-            }
-        } else {
-            let clear = self.bar_all.times > 0 && real - would > CLEAR * (real + would).sqrt();
-            if clear || enough && real > would {
-                self.bar_all.extend(self.returns, BAR_ALL * u64::from(self.present()));
-                return self.turn_to(BASELINE);
-            }
-        }
-        if real > ROUNDS_KEPT * sampled {
-            self.record = Record { real: self.record.real / 2, baseline: self.record.baseline / 2 };
-        }
-    }
-
     /// Whether a candidate may be followed now, because no bar applies to it.
     fn is_free(&self, k: usize) -> bool {
-        k == BASELINE || self.returns >= self.bars[k].until.max(self.bar_all.until)
+        k == BASELINE || self.returns >= self.bars[k].until
     }
 
     /// Follows another candidate if it would have had fewer returns, by a difference that chance does not explain.
@@ -409,10 +373,9 @@ impl Auto {
         for _ in 0..self.sample.present {
             let Some(page) = self.victim_of_sample(&|_| true) else { break };
             self.leave_group(page, Leave::Forgotten);
-            self.join(BASELINE, page, Cause::Read);
+            self.join(FIRST, page, Cause::Read);
         }
         self.samples = false;
-        self.follow(BASELINE);
     }
 
     fn join(&mut self, k: usize, page: PageId, cause: Cause) {
@@ -512,6 +475,7 @@ impl Policy for Auto {
         };
         let accept: &dyn Fn(PageId) -> bool = &accept;
         if self.sample.present > self.share() / SHORT
+            && self.saved >= ARRIVALS_A_LOOK
             && let Some(page) = self.victim_of_sample(accept)
         {
             return Some(page);
@@ -522,16 +486,11 @@ impl Policy for Auto {
 
     fn next_to_hide(&mut self) -> Option<PageId> {
         // Before the first eviction, the candidates cannot differ, so no sampled page is unmapped.
-        if !self.hides || !self.samples || !self.full || self.saved < ARRIVALS_A_HIDE {
-            return None;
-        }
-        // While all candidates but the baseline are barred (must not be followed), no comparison is needed. Unmapping
-        // starts again shortly before the bar ends.
-        if self.returns + BAR_ALL / 2 * u64::from(self.present()) < self.bar_all.until {
+        if !self.hides || !self.samples || !self.full || self.saved < ARRIVALS_A_LOOK {
             return None;
         }
         let name = self.shadows.next_to_hide(self.arrivals, self.present() / HIDE_AFTER_PARTS)?;
-        self.saved -= ARRIVALS_A_HIDE;
+        self.saved -= ARRIVALS_A_LOOK;
         Some(self.which.page_of(name))
     }
 

@@ -59,6 +59,11 @@ impl Shadows {
         self.shadows[k].differences
     }
 
+    /// Whether policy `k` would hold the page.
+    pub(super) fn holds(&self, k: usize, name: PageId) -> bool {
+        self.held[name.0 as usize] & (1 << k) != 0
+    }
+
     /// Returns the number of sampled pages that the policy in charge would hold.
     pub(super) fn held(&self) -> u32 {
         self.shadows[self.charge].held
