@@ -190,21 +190,33 @@ impl Windows {
     }
 
     fn is_plain(&self, span: Span) -> bool {
-        (span.offset / MARK..(span.offset + span.len).div_ceil(MARK)).all(|block| !self.marked.get(block))
+        self.plain_end(span.offset, span.offset + span.len) >= span.offset + span.len
+    }
+
+    /// Returns the end of the blocks from `offset` on in which no window and no hole lies, at most about `end`. It is not
+    /// above `offset` if there is one in the first block.
+    fn plain_end(&self, offset: usize, end: usize) -> usize {
+        let block = offset / MARK;
+        if self.marked.get(block) { offset } else { self.marked.first_unlike(block, end.div_ceil(MARK)) * MARK }
     }
 
     /// Splits `span` into parts whose bytes are adjacent in the address space. Calls `visit` with the address of each
-    /// part and the part. Leaves out holes.
+    /// part and the part. Leaves out holes. Takes no time for pages of blocks without windows and holes: a fork splits
+    /// the whole reservation.
     pub(crate) fn runs(&self, span: Span, mut visit: impl FnMut(usize, Span)) {
-        if self.is_plain(span) {
-            return visit(self.base + span.offset, span);
-        }
         let end = span.offset + span.len;
         let mut run: Option<(usize, Span)> = None;
         let mut offset = span.offset;
         while offset < end {
-            let len = (OS_PAGE - offset % OS_PAGE).min(end - offset);
-            let addr = self.address_of_page(offset).map(|page| page + offset % OS_PAGE);
+            let plain_end = self.plain_end(offset, end).min(end);
+            let (next, addr) = match plain_end > offset {
+                true => (plain_end, Some(self.base + offset)),
+                false => {
+                    let addr = self.address_of_page(offset).map(|page| page + offset % OS_PAGE);
+                    (end.min((offset / OS_PAGE + 1) * OS_PAGE), addr)
+                }
+            };
+            let len = next - offset;
             match (&mut run, addr) {
                 (Some((start, part)), Some(addr)) if *start + part.len == addr => part.len += len,
                 (_, addr) => {
@@ -214,7 +226,7 @@ impl Windows {
                     }
                 }
             }
-            offset += len;
+            offset = next;
         }
         if let Some((start, part)) = run {
             visit(start, part);
@@ -317,6 +329,29 @@ mod tests {
         assert_eq!(runs(&windows, span(600, 1)), []);
         assert_eq!(windows.whole(span(600, 1)), None);
         assert_eq!(windows.whole(span(601, 100)), Some(BASE + 601 * OS_PAGE));
+    }
+
+    #[test]
+    fn a_large_reservation_has_few_runs() {
+        const PAGES: usize = (256 << 30) / OS_PAGE;
+        let windows = Windows::new(BASE, PAGES * OS_PAGE);
+        let page = |first: usize| BASE + first * OS_PAGE;
+        windows.puncture(span(512 * 70_000 - 1, 2));
+        windows.puncture(span(PAGES - 1, 1));
+        let (first, second) = (512 * 70_000 - 1, 512 * 70_000 + 1);
+        let expected = [(BASE, 0, first), (page(second), second, PAGES - 1 - second)];
+        assert_eq!(runs(&windows, span(0, PAGES)), expected);
+        assert!(windows.add(ELSEWHERE, span(1000, 24)));
+        let parts = [(BASE, 0, 1000), (ELSEWHERE, 1000, 24), (page(1024), 1024, first - 1024)];
+        assert_eq!(runs(&windows, span(0, PAGES)), [&parts[..], &expected[1..]].concat());
+        let inside = Span { offset: 1023 * OS_PAGE + 5, len: MARK };
+        let mut seen = Vec::new();
+        windows.runs(inside, |addr, part| seen.push((addr, part.offset, part.len)));
+        let cut = OS_PAGE - 5;
+        assert_eq!(
+            seen,
+            [(ELSEWHERE + 23 * OS_PAGE + 5, inside.offset, cut), (page(1024), 1024 * OS_PAGE, MARK - cut)]
+        );
     }
 
     #[test]
