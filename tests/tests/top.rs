@@ -6,6 +6,7 @@ use std::process::Command;
 
 use hanare_tests::{Outcome, PATIENCE, Place, Running, Served, built, figures, installed, until};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{self, OpenptFlags};
 use serde_json::{Value, json};
 
 /// Starts a run of a program that accesses its pages at random until it is ended. `flags` come before the program.
@@ -236,4 +237,24 @@ fn progress_is_for_terminals_and_cleared_at_the_end() {
     assert!(written.contains("\rhanare: ") && written.contains(" far, "), "{written:?}");
     assert!(written.ends_with("\r\u{1b}[K") && !written.contains('\n'), "{written:?}");
     place.assert_nothing_left();
+}
+
+/// The terminal of `hanare top` goes away without a signal, as behind `nohup` or in a session that was given up.
+#[test]
+fn it_ends_with_its_terminal() {
+    let place = Place::new();
+    let control = pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
+    pty::unlockpt(&control).expect("a terminal");
+    let terminal = pty::ptsname(&control, Vec::new()).expect("a name").into_string().expect("a name in ASCII");
+    let mut command = place.command("sh");
+    command.args(["-c", r#"exec "$1" top --interval 300ms <"$0" >"$0""#, &terminal]).arg(built().hanare());
+    let top = place.start(&mut command);
+    until("top has drawn", || {
+        let waiting = rustix::io::ioctl_fionread(&control).unwrap_or(0);
+        let mut drawn = vec![0; waiting as usize];
+        waiting > 0 && rustix::io::read(&control, &mut drawn).is_ok_and(|count| count > 0)
+    });
+    drop(control);
+    let outcome = top.finish(PATIENCE);
+    assert_eq!(outcome.code, Some(129), "{outcome:?}");
 }

@@ -4,6 +4,9 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use signal_hook::consts::SIGHUP;
 
 use super::lines::Watcher;
 use super::screen::Screen;
@@ -26,6 +29,7 @@ impl Drop for Restored {
 /// Shows runs and servers until a key or a signal ends it. Returns the exit code.
 pub(super) fn show(mut watcher: Watcher, servers: Asked, interval: Duration) -> Result<u8, TopError> {
     let interrupt = Interrupt::install().map_err(TopError::Terminal)?;
+    end_with_the_terminal().map_err(TopError::Terminal)?;
     let _restored = Restored;
     // This also has a panic give the terminal back before it is printed.
     let mut terminal = ratatui::try_init().map_err(TopError::Terminal)?;
@@ -43,6 +47,18 @@ pub(super) fn show(mut watcher: Watcher, servers: Asked, interval: Duration) -> 
             return Ok(code);
         }
     }
+}
+
+/// Lets a thread end the process when its terminal is gone, as SIGHUP does. The library that reads keys tries again for
+/// ever then, so no other thread may be able to end it.
+fn end_with_the_terminal() -> io::Result<()> {
+    let watch = || {
+        let stdout = io::stdout();
+        // This waits for no event. So it returns only when the terminal has ended.
+        while rustix::event::poll(&mut [PollFd::new(&stdout, PollFlags::empty())], None) == Err(Errno::INTR) {}
+        std::process::exit(i32::from(exit_code(SIGHUP)));
+    };
+    std::thread::Builder::new().name("terminal".into()).spawn(watch).map(|_| ())
 }
 
 /// Waits until there is something new to draw. Returns the exit code if this is the end.
