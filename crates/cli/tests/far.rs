@@ -96,7 +96,9 @@ fn full_memory_without_a_spill_file_is_121() {
     command
         .args(["run", "--local", "4M", "--memory", "8M", "--spill", "none", "--"])
         .env("HANARE_OVERCOMMIT", "always");
-    place.run(command.arg(&program).args(["64", "1"])).assert_refused(121, "full");
+    place
+        .run(command.arg(&program).args(["64", "1"]))
+        .assert_refused(121, "server is full: its 8 MiB of memory are used up");
     place.assert_nothing_left();
 }
 

@@ -100,12 +100,12 @@ impl fmt::Display for StoreError<'_> {
             ),
             StoreError::Full(no_room) => write!(out, "all memory servers are full: {no_room}"),
             StoreError::NoSlot { memory_bytes, has_spill, own_bytes } => {
-                let spill =
+                let used_up =
                     if *has_spill { "and its spill space are used up" } else { "are used up, without a spill file" };
                 write!(
                     out,
-                    "the {} of the private memory server {spill} (this process has {} there); give more --memory, or a \
-                     --spill directory with more space",
+                    "the private memory server is full: its {} of memory {used_up} (this process has {} there); give more \
+                     --memory, or a --spill directory with more space",
                     HumanSize(*memory_bytes),
                     HumanSize(*own_bytes)
                 )
