@@ -36,10 +36,12 @@ pub enum StoreError<'a> {
     },
     /// The key of this process has sealed all the pages that one key may seal.
     SealSpent,
-    /// So many servers were lost that too few parts of a page are left.
+    /// Too few parts of a page are left, because servers were lost.
     TooFewParts {
         /// The name of a lost server.
         server: &'a str,
+        /// Whether further servers are lost.
+        has_others: bool,
         /// The number of parts that a page needs.
         needed: u8,
     },
@@ -93,11 +95,17 @@ impl fmt::Display for StoreError<'_> {
             StoreError::SealSpent => out.write_str(
                 "the key of this process has sealed as many pages as one key may seal; start the program again",
             ),
-            StoreError::TooFewParts { server, needed } => write!(
-                out,
-                "{server} and others are lost, and a page has fewer than the {needed} parts that it needs; give a \
-                 --redundancy with more parity parts, or servers that fail apart"
-            ),
+            StoreError::TooFewParts { server, has_others, needed } => {
+                let lost = if *has_others { "and others are lost" } else { "is lost" };
+                write!(out, "{server} {lost}, and ")?;
+                match needed {
+                    1 => out.write_str("no copy of a page is left")?,
+                    _ => write!(out, "a page has fewer than the {needed} parts that it needs")?,
+                }
+                out.write_str(
+                    "; give a --redundancy with more parity parts, servers that fail apart, or more room on them",
+                )
+            }
             StoreError::Full(no_room) => write!(out, "all memory servers are full: {no_room}"),
             StoreError::NoSlot { memory_bytes, has_spill, own_bytes } => {
                 let used_up =

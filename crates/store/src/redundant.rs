@@ -239,9 +239,11 @@ impl Redundant {
             None => Ok(()),
             Some(Fatal::Full) => Err(StoreError::Full(Telling(self, Words::NoRoom))),
             Some(Fatal::Lost) => {
-                let lost = self.members.iter().find(|member| !member.is_there.load(Relaxed));
-                let server = lost.map_or("a memory server", |member| member.named.name.as_str());
-                Err(StoreError::TooFewParts { server, needed: self.measures.redundancy.data })
+                self.news.is_lost.store(true, Release);
+                let mut lost = self.members.iter().filter(|member| !member.is_there.load(Relaxed));
+                let server = lost.next().map_or("a memory server", |member| member.named.name.as_str());
+                let has_others = lost.next().is_some();
+                Err(StoreError::TooFewParts { server, has_others, needed: self.measures.redundancy.data })
             }
         }
     }

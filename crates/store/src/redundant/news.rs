@@ -28,7 +28,13 @@ pub(super) struct News {
     lost: Vec<AtomicU8>,
     /// Whether it is to be told that every page has all its parts again.
     is_restored: AtomicBool,
-    /// Whether pages have lacked parts since a server was lost.
+    /// Whether it is to be told that pages lack parts, because too few servers have room.
+    is_short: AtomicBool,
+    /// Whether servers had too little room since every page had all its parts.
+    has_been_short: AtomicBool,
+    /// Whether too few parts of a page are left, so that the run ends.
+    pub(super) is_lost: AtomicBool,
+    /// Whether pages have lacked parts since a server was lost or was short of room.
     is_behind: AtomicBool,
     /// Whether a server was lost since every page had all its parts.
     has_lost: AtomicBool,
@@ -84,6 +90,9 @@ impl News {
         Self {
             lost: (0..members).map(|_| AtomicU8::new(0)).collect(),
             is_restored: AtomicBool::new(false),
+            is_short: AtomicBool::new(false),
+            has_been_short: AtomicBool::new(false),
+            is_lost: AtomicBool::new(false),
             is_behind: AtomicBool::new(false),
             has_lost: AtomicBool::new(false),
             losses: AtomicU32::new(0),
@@ -99,18 +108,29 @@ impl News {
         self.lost[member].store(why as u8 + 1, Release);
     }
 
+    /// Takes note that pages lack parts, because too few servers have room. This is told once, until every page has all its
+    /// parts again.
+    pub(super) fn short(&self) {
+        if !self.has_been_short.swap(true, Relaxed) {
+            self.is_behind.store(true, Relaxed);
+            self.is_short.store(true, Release);
+        }
+    }
+
     /// Takes note of whether every page has all its parts.
     pub(super) fn is_whole(&self, is_whole: bool) {
         if !is_whole {
-            self.is_behind.store(self.has_lost.load(Relaxed), Relaxed);
+            self.is_behind.store(self.has_lost.load(Relaxed) || self.has_been_short.load(Relaxed), Relaxed);
         } else if self.is_behind.swap(false, Relaxed) {
             self.has_lost.store(false, Relaxed);
+            self.has_been_short.store(false, Relaxed);
             self.is_restored.store(true, Release);
         }
     }
 
     fn any(&self) -> bool {
-        self.is_restored.load(Acquire) || self.lost.iter().any(|reason| reason.load(Acquire) != 0)
+        let flags = [&self.is_restored, &self.is_short];
+        flags.iter().any(|flag| flag.load(Acquire)) || self.lost.iter().any(|reason| reason.load(Acquire) != 0)
     }
 }
 
@@ -162,7 +182,11 @@ impl Redundant {
             Why::ALL.get(reason.checked_sub(1)?).map(|why| (*why, member))
         });
         if let Some((why, member)) = told {
-            write!(out, "lost {} ({}); no page is lost, ", member.named.name, why.words())?;
+            write!(out, "lost {} ({})", member.named.name, why.words())?;
+            if self.news.is_lost.load(Acquire) {
+                return Ok(());
+            }
+            out.write_str("; no page is lost, ")?;
             let there = self.members.iter().filter(|member| member.is_there.load(Relaxed)).count();
             let wanted = self.measures.redundancy.parts();
             return if there < usize::from(wanted) {
@@ -171,8 +195,12 @@ impl Redundant {
             } else if why == Why::Absent {
                 out.write_str("and the other servers hold all parts")
             } else {
-                out.write_str("and what it held is rebuilt on the other servers")
+                out.write_str("and what it held is rebuilt on the other servers, as far as they have room")
             };
+        }
+        if self.news.is_short.swap(false, AcqRel) {
+            out.write_str("pages stay without a part: ")?;
+            return self.tell_no_room(out);
         }
         if self.news.is_restored.swap(false, AcqRel) {
             out.write_str("every page has all its parts again")?;

@@ -16,11 +16,27 @@ const NAP: Duration = Duration::from_millis(100);
 /// The longest sleep of the rebuilder while parts are under way.
 const NAP_BUSY: Duration = Duration::from_millis(1);
 
+/// The time in nanoseconds after which missing parts that cannot be rebuilt are told. It is long enough to look through
+/// many extents, and for a server that was just lost to be noticed.
+const STUCK_NS: u64 = 3_000_000_000;
+
 /// The state of the rebuilder.
 #[derive(Debug, Default)]
 pub struct Rebuilder {
     /// The time of the last look, in nanoseconds on CLOCK_MONOTONIC.
     looked_ns: u64,
+    /// The time in nanoseconds since which parts are missing and none of them can be rebuilt. 0 if it is not so.
+    stuck_since_ns: u64,
+}
+
+/// What the rebuilder found in one step.
+enum Found {
+    /// Jobs are under way.
+    Work,
+    /// No missing part can be rebuilt now.
+    Nothing,
+    /// The rebuilder has to wait.
+    Pause,
 }
 
 impl Redundant {
@@ -31,7 +47,9 @@ impl Redundant {
     pub(crate) fn rebuild(&self, rebuilder: &mut Rebuilder, take: &mut dyn Take) -> Result<(), StoreError<'_>> {
         let word = self.rebuild_word.load(Acquire);
         self.note_progress(rebuilder);
-        let is_under_way = self.enter().is_some_and(|_inside| self.step());
+        let found = self.enter().map_or(Found::Pause, |_inside| self.step());
+        self.note_stuck(rebuilder, &found);
+        let is_under_way = matches!(found, Found::Work);
         if is_under_way {
             self.receive(Wait::Block { timeout: NAP_BUSY }, take);
         }
@@ -42,8 +60,8 @@ impl Redundant {
         Ok(())
     }
 
-    /// Computes the parts that are ready, and begins further jobs if this is allowed. Returns whether any job is under way.
-    fn step(&self) -> bool {
+    /// Computes the parts that are ready, and begins further jobs if this is allowed.
+    fn step(&self) -> Found {
         loop {
             let ready = self.machine.lock().ready_job();
             let Some((job, read)) = ready else { break };
@@ -56,6 +74,7 @@ impl Redundant {
             machine.computed(job);
             self.obey(&mut machine);
         }
+        let mut found = Found::Pause;
         while self.may_begin() {
             let mut machine = self.machine.lock();
             let has_begun = machine.rebuild();
@@ -63,10 +82,25 @@ impl Redundant {
             drop(machine);
             self.send_requests();
             if !has_begun {
+                found = Found::Nothing;
                 break;
             }
         }
-        !self.machine.lock().are_jobs_idle()
+        if self.machine.lock().are_jobs_idle() { found } else { Found::Work }
+    }
+
+    /// Tells the user if parts stay missing although enough servers are there: the servers have no room.
+    fn note_stuck(&self, rebuilder: &mut Rebuilder, found: &Found) {
+        let there = self.members.iter().filter(|member| member.is_there.load(Relaxed)).count();
+        let is_stuck = matches!(found, Found::Nothing)
+            && there >= usize::from(self.measures.redundancy.parts())
+            && !self.machine.lock().is_whole();
+        match (is_stuck, rebuilder.stuck_since_ns) {
+            (true, 0) => rebuilder.stuck_since_ns = now_ns(),
+            (true, since_ns) if now_ns().saturating_sub(since_ns) >= STUCK_NS => self.news.short(),
+            (true, _) => {}
+            (false, _) => rebuilder.stuck_since_ns = 0,
+        }
     }
 
     /// Counts the time in which pages lack parts.

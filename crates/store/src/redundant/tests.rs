@@ -72,10 +72,15 @@ struct Servers {
 
 impl Servers {
     fn start(count: usize) -> Self {
+        Self::start_with(&vec![64 << 20; count])
+    }
+
+    /// Starts a server for each size of memory in bytes.
+    fn start_with(sizes: &[u64]) -> Self {
         let mut servers = Self { specs: Vec::new(), running: Vec::new() };
-        for _ in 0..count {
+        for size in sizes {
             let address = "127.0.0.1:0".parse().expect("an address");
-            let server = MemoryServer::bind(ServerConfig::new(vec![address], 64 << 20)).expect("a server");
+            let server = MemoryServer::bind(ServerConfig::new(vec![address], *size)).expect("a server");
             servers.specs.push(ServerSpec { endpoint: server.local_addrs()[0].clone(), capacity: None });
             let stop = server.stop_handle();
             let thread = std::thread::spawn(move || server.run().expect("a good end"));
@@ -405,6 +410,31 @@ fn a_server_that_comes_back_makes_pages_whole_again() {
     run.end();
 }
 
+/// One of two servers has room for half of the second copies. This is told, and also when there is room again.
+#[test]
+fn too_little_room_for_all_parts_is_told() {
+    let running = Servers::start_with(&[64 << 20, 4 << 20]);
+    let mut run = Run::start(&running, "mirror");
+    (0..UNITS).step_by(BLOCK as usize).for_each(|unit| run.write(unit, true));
+    run.finish_writes();
+    run.until("the news", || run.store.has_news());
+    let news = run.news();
+    assert!(news.contains("pages stay without a part: each page takes 2 servers with room, and "), "{news}");
+    assert!(news.contains("127.0.0.1:") && news.contains(" has no room beyond "), "{news}");
+    assert!(!news.contains("lost"), "{news}");
+    run.check_all(64);
+    assert!(run.store.progress().behind_bytes > 0);
+    for unit in (UNITS / 4..UNITS).step_by(BLOCK as usize) {
+        run.store.release(unit, BLOCK);
+        run.versions[unit as usize..(unit + BLOCK) as usize].fill(0);
+    }
+    run.until_whole();
+    run.until("the good news", || run.store.has_news());
+    assert_eq!(run.news(), "every page has all its parts again\n");
+    run.check_all(64);
+    run.end();
+}
+
 #[test]
 fn the_loss_of_too_many_servers_is_named() {
     let mut running = Servers::start(2);
@@ -424,6 +454,12 @@ fn the_loss_of_too_many_servers_is_named() {
         std::thread::sleep(Duration::from_millis(5));
     };
     assert_eq!(error.exit_code(), crate::EXIT_LOST);
-    assert!(error.to_string().contains("127.0.0.1:"), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("127.0.0.1:") && text.contains("and others are lost, and no copy of a page is left"),
+        "{text}"
+    );
+    let news = run.news();
+    assert!(news.contains("lost memory server ") && !news.contains("no page is lost"), "{news}");
     run.program.is_over.store(true, Release);
 }
