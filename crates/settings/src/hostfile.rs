@@ -5,6 +5,8 @@
 //! The other lines are memory servers. `//` and `#` begin a comment. The form is that of figure 3 of *DLM memory
 //! management*, where a megabyte is 1024 KiB. This module only reads the file, and connects to no host.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use hanare_wire::Endpoint;
@@ -90,11 +92,13 @@ impl Hostfile {
     /// an error if `count` is below 2 or above the number of hosts.
     pub fn read(path: &Path, count: Option<usize>) -> Result<Self, HostfileError> {
         let unreadable = |source| HostfileError::Unreadable { path: path.to_owned(), source };
-        let length = std::fs::metadata(path).map_err(unreadable)?.len();
-        if length > FILE_LEN_MAX {
+        // A device has no length, so only reading shows that it is too long.
+        let mut text = Vec::new();
+        let file = File::open(path).map_err(unreadable)?;
+        file.take(FILE_LEN_MAX + 1).read_to_end(&mut text).map_err(unreadable)?;
+        if text.len() as u64 > FILE_LEN_MAX {
             return Err(HostfileError::TooLong { path: path.to_owned() });
         }
-        let text = std::fs::read(path).map_err(unreadable)?;
         Self::parse(&String::from_utf8_lossy(&text), &path.display().to_string(), count)
     }
 
@@ -185,6 +189,12 @@ mod tests {
         let servers: Vec<String> = hosts.servers.iter().map(ToString::to_string).collect();
         let port = hanare_wire::DEFAULT_PORT;
         assert_eq!(servers, [format!("memhost1:{port}=2G"), format!("memhost2:{port}=4G")]);
+    }
+
+    #[test]
+    fn a_file_without_end_is_refused() {
+        let error = Hostfile::read(Path::new("/dev/zero"), None).unwrap_err().to_string();
+        assert_eq!(error, "/dev/zero is larger than 1 MiB and no host file; check -f");
     }
 
     #[test]

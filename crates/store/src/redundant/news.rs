@@ -28,7 +28,7 @@ pub(super) struct News {
     lost: Vec<AtomicU8>,
     /// Whether it is to be told that every page has all its parts again.
     is_restored: AtomicBool,
-    /// Whether it is to be told that pages lack parts, because too few servers have room.
+    /// Whether the user must still hear that pages lack parts, because too few servers have room.
     is_short: AtomicBool,
     /// Whether servers had too little room since every page had all its parts.
     has_been_short: AtomicBool,
@@ -108,8 +108,8 @@ impl News {
         self.lost[member].store(why as u8 + 1, Release);
     }
 
-    /// Takes note that pages lack parts, because too few servers have room. This is told once, until every page has all its
-    /// parts again.
+    /// Takes note that pages lack parts, because too few servers have room. The user hears this once, until every page has
+    /// all its parts again.
     pub(super) fn short(&self) {
         if !self.has_been_short.swap(true, Relaxed) {
             self.is_behind.store(true, Relaxed);

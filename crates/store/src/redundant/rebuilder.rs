@@ -16,8 +16,8 @@ const NAP: Duration = Duration::from_millis(100);
 /// The longest sleep of the rebuilder while parts are under way.
 const NAP_BUSY: Duration = Duration::from_millis(1);
 
-/// The time in nanoseconds after which missing parts that cannot be rebuilt are told. It is long enough to look through
-/// many extents, and for a server that was just lost to be noticed.
+/// The time in nanoseconds for which missing parts must stay missing before the user hears of it. It is long enough to look
+/// through many extents, and to notice the loss of a server.
 const STUCK_NS: u64 = 3_000_000_000;
 
 /// The state of the rebuilder.
@@ -29,7 +29,7 @@ pub struct Rebuilder {
     stuck_since_ns: u64,
 }
 
-/// What the rebuilder found in one step.
+/// The result of a step of the rebuilder.
 enum Found {
     /// Jobs are under way.
     Work,
