@@ -1,6 +1,7 @@
 //! Opens the store of a process. Several processes, such as the ranks of a shared-memory program, may share a far
 //! address space. Each process stores some pages of this address space.
 
+use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use hanare_paging::limits::RUN_BYTES_MAX;
 use hanare_settings::{Redundancy, ServerSpec};
+use hanare_wire::limits::CONNECT_DEFAULT;
 use hanare_wire::payload::SERVER_ID_BYTES;
 use hanare_wire::{Attachment, Key, KeyError, LinkError, Session, SessionInfo, SessionOptions};
 
@@ -15,6 +17,9 @@ use crate::private::{self, PrivateError};
 use crate::redundant::{Named, Redundant, slot_bytes};
 use crate::remote::passes;
 use crate::{EXTENT_BYTES, GuardError, Kind, Opened, Remote, Shape, Slots, SlotsError, Worker};
+
+/// The time in which a server of a redundant store must be reached, if the store can do without it.
+const REACH_SOON: Duration = Duration::from_secs(1);
 
 /// The place to which pages are evicted.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -200,9 +205,6 @@ fn open_redundant(
     let Copies { redundancy, allow_same_host } = copies;
     let slot_bytes = slot_bytes(&shape, redundancy) as u32;
     let mut hosts: Vec<Option<String>> = Vec::new();
-    let mut ids = Ids::default();
-    let mut reached = Vec::new();
-    let mut failure = None;
     let mut named = Vec::new();
     for (index, server) in servers.iter().enumerate() {
         let mut options = SessionOptions::for_endpoint(&server.endpoint, slot_bytes);
@@ -211,27 +213,37 @@ fn open_redundant(
         let known = hosts.iter().position(|known| *known == host).filter(|_| !allow_same_host);
         let host = known.unwrap_or(index) as u16;
         hosts.push(server.endpoint.host());
-        let name = name_of(server);
-        let session = match Session::open(&server.endpoint, &options) {
-            Ok(session) => Some(session),
-            Err(source) => {
-                failure.get_or_insert(OpenError::Server { server: name.clone(), source });
-                None
-            }
-        };
-        if session.is_some() && !reached.contains(&host) {
-            reached.push(host);
-        }
-        if let Some(session) = &session {
-            ids.add(&name, session.info())?;
-        }
-        let (endpoint, limit_bytes) = (server.endpoint.clone(), server.capacity);
-        named.push((Named { name, endpoint, options, limit_bytes, host }, session));
+        let (name, endpoint, limit_bytes) = (name_of(server), server.endpoint.clone(), server.capacity);
+        named.push((Named { name, endpoint, options, limit_bytes, host }, None));
     }
-    match failure {
-        Some(failure) if reached.len() < usize::from(redundancy.data) => return Err(failure),
-        _ => {}
-    }
+    reach(&mut named, redundancy.data)?;
     let (redundant, copyists) = Redundant::new(named, shape, redundancy, silent)?;
     Ok((Kind::Redundant(Box::new(redundant)), Worker::of_redundant(copyists)))
+}
+
+/// Opens sessions with servers that are on at least `hosts_min` hosts. If the others suffice, a silent server is not waited
+/// for as long as usual: each program that a run executes meets a stopped server again.
+fn reach(named: &mut [(Named, Option<Session>)], hosts_min: u8) -> Result<(), OpenError> {
+    let mut ids = Ids::default();
+    let mut failure = None;
+    for connect_timeout in [REACH_SOON, CONNECT_DEFAULT] {
+        for (named, session) in named.iter_mut().filter(|(_, session)| session.is_none()) {
+            let options = SessionOptions { connect_timeout, ..named.options.clone() };
+            match Session::open(&named.endpoint, &options) {
+                Ok(opened) => {
+                    ids.add(&named.name, opened.info())?;
+                    *session = Some(opened);
+                }
+                Err(source) => {
+                    failure.get_or_insert(OpenError::Server { server: named.name.clone(), source });
+                }
+            }
+        }
+        let reached = named.iter().filter(|(_, session)| session.is_some());
+        let hosts: BTreeSet<u16> = reached.map(|(named, _)| named.host).collect();
+        if hosts.len() >= usize::from(hosts_min) {
+            return Ok(());
+        }
+    }
+    failure.map_or(Ok(()), Err)
 }
