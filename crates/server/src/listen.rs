@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 use hanare_wire::frame::{Kind, REFUSED_FOR_NOW};
 use hanare_wire::handshake::{control_header, random, send_control};
 use hanare_wire::inbox::Inbox;
-use hanare_wire::peer::{self, Ends};
+use hanare_wire::peer::{self, Ends, Peer};
 use hanare_wire::socket::Socket;
+use hanare_wire::trust::{self, At, Distrust};
 use hanare_wire::{Endpoint, Key, Status};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -51,6 +52,9 @@ const STRANGERS_MAX: usize = 64;
 const REFUSED_MAX: usize = 16;
 /// Pause after an accept that failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The advice for other users of a server without a key.
+const ADVICE: &str = "start it with --key FILE";
 
 /// The function that receives each line of the server's log.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
@@ -538,16 +542,18 @@ fn connection_life(
 /// Checks that a connection within this host comes from the server's user, or from root. Returns the reason if it does
 /// not. Other hosts do not reach a server without a key.
 fn check_user(ends: Ends) -> Result<(), String> {
-    let own = rustix::process::geteuid().as_raw();
-    let advice = "start it with --key FILE";
-    match peer::user_of(ends) {
-        Ok(Some(user)) if user == own || user == 0 => Ok(()),
-        Ok(Some(user)) => Err(format!("without a key it serves its own user ({own}) only, not user {user}; {advice}")),
-        Ok(None) => Err(format!("without a key it serves its own user only, and cannot see whose this is; {advice}")),
-        Err(error) => {
-            Err(format!("without a key it serves its own user only, and cannot read whose this is ({error})"))
-        }
-    }
+    let why = match peer::user_of(ends) {
+        Ok(Peer::User(user)) => match trust::check(user, At::Port) {
+            Ok(()) => return Ok(()),
+            Err(Distrust::Other { user, own }) => {
+                return Err(format!("without a key it serves its own user ({own}) only, not user {user}; {ADVICE}"));
+            }
+            Err(Distrust::Overflow { user }) => format!("and in its user namespace user {user} may be anyone"),
+        },
+        Ok(Peer::Nobody | Peer::Elsewhere) => "and cannot see whose this is".to_owned(),
+        Err(error) => format!("and cannot read whose this is ({error})"),
+    };
+    Err(format!("without a key it serves its own user only, {why}; {ADVICE}"))
 }
 
 /// Waits up to [`DRAIN`] until all connections have ended. Then shuts the remaining connections down.

@@ -126,6 +126,12 @@ pub enum LinkError {
         /// The reason that the server or this client gives. It says what the user can do.
         reason: String,
     },
+    /// The client has no key, and does not trust the server's user.
+    #[error("the memory server is not used: {reason}; give both sides --key FILE, or use another port or socket")]
+    Foreign {
+        /// Whose the server is, as far as it is known.
+        reason: String,
+    },
     /// The server refused the connection for a reason that passes.
     #[error("the memory server refused the session: {reason}")]
     Busy {

@@ -1,5 +1,5 @@
-//! The client's side of opening a connection: it connects, agrees on keys if it has one, sends the HELLO, and checks the
-//! WELCOME.
+//! The client's side of opening a connection: it connects, checks whose the server is, sends the HELLO, and checks the
+//! WELCOME. With a key, the server proves that it holds the key. Without one, its user must be trusted.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -26,6 +26,7 @@ use crate::noise::{self, HandshakeError};
 use crate::patience::patience;
 use crate::payload::{Hello, Role, TOKEN_BYTES, Welcome};
 use crate::socket::{Progress, Socket};
+use crate::trust;
 
 /// A connection that the server has welcomed.
 #[derive(Debug)]
@@ -70,26 +71,48 @@ pub(crate) fn connect(endpoint: &Endpoint, options: &ConnectOptions<'_>) -> Resu
         Endpoint::Tcp(address) => connect_tcp(address, options.connect_timeout).map_err(unreachable)?,
         Endpoint::Unix(path) => connect_unix(path, options.connect_timeout).map_err(unreachable)?,
     };
-    begin(fd, options)
+    let socket = Socket::new(kept(fd), Some(options.silent_timeout))?;
+    let mut inbox = Inbox::default();
+    let limit = patience(options.connect_timeout);
+    let mut progress = Progress::until(limit);
+    match options.key {
+        Some(key) => agree(&socket, &mut inbox, key, &mut progress)?,
+        None => trust::check_server(&socket, limit).map_err(|error| match error {
+            LinkError::Closed => closed_early(&socket, &mut inbox, &mut progress),
+            error => error,
+        })?,
+    }
+    welcomed(socket, inbox, options, &mut progress)
 }
 
 /// Connects through the door of a same-host server, and completes the handshake. A door is a socket of the server that
-/// a client can use without the server's path.
+/// a client can use without the server's path. Its user is not asked for: this process or its parent received the door
+/// from a server that it trusts, and may have changed its own user since.
 pub(crate) fn connect_through(door: BorrowedFd<'_>, options: &ConnectOptions<'_>) -> Result<Welcomed, LinkError> {
     let fd =
         knock(door, options.connect_timeout).map_err(|e| LinkError::io("asking the memory server for a link", e))?;
-    begin(fd, options)
+    let socket = Socket::new(kept(fd), Some(options.silent_timeout))?;
+    welcomed(socket, Inbox::default(), options, &mut Progress::until(patience(options.connect_timeout)))
 }
 
-fn begin(fd: OwnedFd, options: &ConnectOptions<'_>) -> Result<Welcomed, LinkError> {
-    let socket = Socket::new(kept(fd), Some(options.silent_timeout))?;
-    let mut inbox = Inbox::default();
-    let mut progress = Progress::until(patience(options.connect_timeout));
-    if let Some(key) = options.key {
-        agree(&socket, &mut inbox, key, &mut progress)?;
-    }
-    let welcome = greet(&socket, &mut inbox, options, &mut progress)?;
+fn welcomed(
+    socket: Socket,
+    mut inbox: Inbox,
+    options: &ConnectOptions<'_>,
+    progress: &mut Progress,
+) -> Result<Welcomed, LinkError> {
+    let welcome = greet(&socket, &mut inbox, options, progress)?;
     Ok(Welcomed { socket, inbox, welcome })
+}
+
+/// Returns the error for a connection that the server has closed before it was asked for anything. It may have said why.
+fn closed_early(socket: &Socket, inbox: &mut Inbox, progress: &mut Progress) -> LinkError {
+    let mut payload = [0; CONTROL_MAX];
+    match inbox.receive_frame(socket, &mut payload, progress) {
+        Ok((header, length)) if header.kind == Kind::Refused => refused_by_peer(&header, &payload[..length]),
+        Ok(_) => LinkError::Closed,
+        Err(error) => error,
+    }
 }
 
 /// Makes a socket pair, which is the new connection. Sends one end to the server through its door, and returns the

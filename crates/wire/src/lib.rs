@@ -37,6 +37,7 @@ mod session;
 mod sessions;
 pub mod socket;
 mod status;
+pub mod trust;
 mod write;
 
 pub use attach::{ATTACHED_SPILL, Attachment};

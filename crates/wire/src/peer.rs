@@ -28,30 +28,45 @@ impl Ends {
     }
 }
 
-/// Returns the number of the user whose process made the connection, or accepted it. `None` if no process of this host
-/// has the other end, or if the process is in another network namespace. This side's socket must be open.
+/// The owner of the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A process of the user with this number.
+    User(u32),
+    /// No process. The connection is not accepted yet, or its process has closed it.
+    Nobody,
+    /// The other end is on another host, or in another network namespace.
+    Elsewhere,
+}
+
+/// Returns whose process made the connection, or accepted it. This side's socket must be open.
 ///
 /// # Errors
 /// The kernel knows no such messages, and its tables cannot be read.
-pub fn user_of(ends: Ends) -> io::Result<Option<u32>> {
+pub fn user_of(ends: Ends) -> io::Result<Peer> {
     match user_by_message(ends) {
-        Ok(Some(Owner { user, inode: 1.. })) => Ok(Some(user)),
-        Ok(Some(Owner { inode: 0, .. })) => Ok(None),
+        Ok(Some(owner)) => Ok(owner.into()),
         // A kernel without such messages gives the same error as for a socket that is not there. This side's socket is
         // there.
         Ok(None) | Err(_) => match user_by_message(ends.swapped()) {
-            Ok(Some(_)) => Ok(None),
+            Ok(Some(_)) => Ok(Peer::Elsewhere),
             Ok(None) | Err(_) => user_in_tables(ends),
         },
     }
 }
 
-/// The owner of a socket. The kernel keeps sockets that their process has closed, some of them with the number of root.
-/// Their inode is 0.
+/// The owner of a socket. Before a connection is accepted, and after its process has closed it, the kernel has a socket
+/// whose inode is 0. It may have the number of root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner {
     user: u32,
     inode: u32,
+}
+
+impl From<Owner> for Peer {
+    fn from(owner: Owner) -> Peer {
+        if owner.inode > 0 { Peer::User(owner.user) } else { Peer::Nobody }
+    }
 }
 
 /// Type of a request for one socket, and of its answer (SOCK_DIAG_BY_FAMILY).
@@ -60,6 +75,10 @@ const BY_FAMILY: u16 = 20;
 const REQUEST: u16 = 1;
 /// Bytes of a message's header.
 const HEAD_BYTES: usize = 16;
+/// Place of the socket's state in the answer, after the header and the address family.
+const STATE_AT: usize = HEAD_BYTES + 1;
+/// State of a socket that waits for connections (TCP_LISTEN).
+const LISTENS: u8 = 10;
 /// Place of the user in the answer, after the header, four bytes, the ends (48 bytes), a timer and two queues. The inode
 /// follows.
 const USER_AT: usize = HEAD_BYTES + 4 + 48 + 12;
@@ -102,18 +121,20 @@ fn request(ends: Ends) -> Vec<u8> {
     message
 }
 
-/// Reads the owner from the kernel's answer. `None` if it is not about a socket.
+/// Reads the owner from the kernel's answer. `None` if it is not about a socket. If the peer has no socket of its own, the
+/// kernel answers with the socket that listens at the peer's address. Nobody has accepted the connection then.
 fn owner_in(answer: &[u8]) -> Option<Owner> {
     let word = |at: usize| answer.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
     let kind = answer.get(4..6)?.try_into().ok().map(u16::from_ne_bytes)?;
     if kind != BY_FAMILY {
         return None;
     }
-    Some(Owner { user: word(USER_AT)?, inode: word(USER_AT + 4)? })
+    let inode = if answer.get(STATE_AT) == Some(&LISTENS) { 0 } else { word(USER_AT + 4)? };
+    Some(Owner { user: word(USER_AT)?, inode })
 }
 
 /// Finds the user in the kernel's tables of all connections.
-fn user_in_tables(ends: Ends) -> io::Result<Option<u32>> {
+fn user_in_tables(ends: Ends) -> io::Result<Peer> {
     for _ in 0..TRIES {
         for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
             let text = match std::fs::read_to_string(table) {
@@ -122,16 +143,16 @@ fn user_in_tables(ends: Ends) -> io::Result<Option<u32>> {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
-            if let Some(user) = text.lines().find_map(|line| user_in(line, ends)) {
-                return Ok(Some(user));
+            if let Some(owner) = text.lines().find_map(|line| owner_in_line(line, ends)) {
+                return Ok(owner.into());
             }
         }
     }
-    Ok(None)
+    Ok(Peer::Elsewhere)
 }
 
-/// Returns the user in a line of the table, if the line is about the peer's socket of this connection.
-fn user_in(line: &str, ends: Ends) -> Option<u32> {
+/// Returns the owner in a line of the table, if the line is about the peer's socket of this connection.
+fn owner_in_line(line: &str, ends: Ends) -> Option<Owner> {
     let mut fields = line.split_whitespace().skip(1);
     let (local, remote) = (address(fields.next()?)?, address(fields.next()?)?);
     let canonical = |address: SocketAddr| (address.ip().to_canonical(), address.port());
@@ -141,8 +162,8 @@ fn user_in(line: &str, ends: Ends) -> Option<u32> {
     }
     // After the addresses come the state, two queues, a timer and the retransmissions. After the user, a time-out.
     let user = fields.nth(4)?.parse().ok()?;
-    let is_open = fields.nth(1)? != "0";
-    is_open.then_some(user)
+    let inode = fields.nth(1)?.parse().ok()?;
+    Some(Owner { user, inode })
 }
 
 /// Decodes an address of the table: groups of 4 bytes, each in hexadecimal as the CPU reads them, and the port.
@@ -182,8 +203,8 @@ mod tests {
             let Ok((near, far)) = connection(host) else { continue };
             let ends = Ends { own: far.local_addr().expect("an address"), peer: far.peer_addr().expect("an address") };
             let own = rustix::process::geteuid().as_raw();
-            assert_eq!(user_of(ends).expect("an answer"), Some(own), "{host}");
-            assert_eq!(user_in_tables(ends).expect("a table"), Some(own), "{host}");
+            assert_eq!(user_of(ends).expect("an answer"), Peer::User(own), "{host}");
+            assert_eq!(user_in_tables(ends).expect("a table"), Peer::User(own), "{host}");
             drop(near);
         }
     }
@@ -194,8 +215,31 @@ mod tests {
         let (near, far) = connection("127.0.0.1").expect("a connection");
         let ends = Ends { own: far.local_addr().expect("an address"), peer: far.peer_addr().expect("an address") };
         drop(near);
-        assert_eq!(user_of(ends).expect("an answer"), None);
-        assert_eq!(user_in_tables(ends).expect("a table"), None);
+        assert_eq!(user_of(ends).expect("an answer"), Peer::Nobody);
+        assert_eq!(user_in_tables(ends).expect("a table"), Peer::Nobody);
+    }
+
+    /// Until a connection is accepted, the kernel gives it to root.
+    #[test]
+    fn a_connection_that_waits_to_be_accepted_belongs_to_nobody() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let near = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+        let ends = Ends { own: near.local_addr().expect("an address"), peer: near.peer_addr().expect("an address") };
+        assert_eq!(user_of(ends).expect("an answer"), Peer::Nobody);
+        assert_eq!(user_in_tables(ends).expect("a table"), Peer::Nobody);
+        let far = listener.accept().expect("the connection");
+        assert_eq!(user_of(ends).expect("an answer"), Peer::User(rustix::process::geteuid().as_raw()));
+        drop(far);
+    }
+
+    /// The kernel answers with the listening socket if it has none of the connection. Its user has not accepted anything.
+    #[test]
+    fn a_socket_that_listens_at_the_peers_address_has_no_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let peer = listener.local_addr().expect("an address");
+        let ends = Ends { own: "127.0.0.1:1".parse().expect("one"), peer };
+        let owner = user_by_message(ends).ok().flatten();
+        assert!(owner.is_none_or(|owner| owner.inode == 0), "{owner:?}");
     }
 
     #[test]
@@ -214,7 +258,7 @@ mod tests {
     #[test]
     fn a_connection_that_nobody_has_is_not_found() {
         let ends = Ends { own: "127.0.0.1:1".parse().expect("one"), peer: "127.0.0.1:2".parse().expect("one") };
-        assert_eq!(user_of(ends).expect("a table"), None);
+        assert_eq!(user_of(ends).expect("a table"), Peer::Elsewhere);
     }
 
     #[test]
@@ -228,6 +272,7 @@ mod tests {
             let address = |port| format!("{host}:{port}").parse().expect("an address");
             Ends { own: address(0xD431), peer: address(0x1F90) }
         };
+        let user_in = |line: &str, ends: Ends| owner_in_line(line, ends).map(|owner| owner.user);
         assert_eq!(user_in(four, ends("127.0.0.1")), Some(1000));
         assert_eq!(user_in(four, ends("[::ffff:127.0.0.1]")), Some(1000));
         assert_eq!(user_in(six, ends("[::1]")), Some(1001));

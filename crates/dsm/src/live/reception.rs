@@ -13,7 +13,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, sockopt};
 
-use hanare_wire::{Key, peer};
+use hanare_wire::Key;
+use hanare_wire::peer::{self, Peer};
+use hanare_wire::trust::{self, At};
 
 use super::join::{HELLO_BYTES, Join};
 use super::line::{HANDSHAKE_BYTES, Line};
@@ -73,13 +75,12 @@ impl<'a> Guard<'a> {
         if !matches!(self, Guard::User) {
             return Ok(true);
         }
-        let user = match inet_ends(stream) {
-            Ok(None) => Some(sockopt::socket_peercred(stream)?.uid.as_raw()),
-            Ok(Some(ends)) => peer::user_of(ends)?,
-            Err(error) if error.kind() == io::ErrorKind::NotConnected => None,
-            Err(error) => return Err(error),
-        };
-        Ok(user == Some(rustix::process::geteuid().as_raw()))
+        match inet_ends(stream) {
+            Ok(None) => Ok(trust::is_own(sockopt::socket_peercred(stream)?.uid.as_raw(), At::Path)),
+            Ok(Some(ends)) => Ok(matches!(peer::user_of(ends)?, Peer::User(user) if trust::is_own(user, At::Port))),
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 

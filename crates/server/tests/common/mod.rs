@@ -2,11 +2,12 @@
 #![allow(dead_code, unreachable_pub, reason = "each test program uses its own part of this")]
 
 use std::io::IoSlice;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hanare_server::{Server, ServerConfig, StopHandle};
+use hanare_server::{Server, ServerConfig, StatusHandle, StopHandle};
 use hanare_wire::{
     Ack, AckStatus, Endpoint, LinkError, ReadReplies, ReadRequests, Session, SessionInfo, SessionOptions, Status, Wait,
     Writer, fetch_status,
@@ -16,6 +17,12 @@ use tempfile::TempDir;
 /// Time limit of every wait. It is far longer than any request takes, and short enough to report a hang soon.
 pub const SOON: Duration = Duration::from_secs(30);
 pub const MIB: u64 = 1 << 20;
+
+/// Gives this thread to another user. Only root can do this.
+pub fn become_user(user: u32) {
+    let user = rustix::process::Uid::from_raw(user);
+    rustix::thread::set_thread_res_uid(user, user, user).expect("root may do this");
+}
 
 /// A running server. Dropping it stops the server and joins the server's thread.
 pub struct TestServer {
@@ -41,6 +48,25 @@ impl TestServer {
         let stop = server.stop_handle();
         let thread = std::thread::spawn(move || server.run().expect("a good end"));
         TestServer { tcp, unix, stop, dir, thread: Some(thread) }
+    }
+
+    /// Starts a server of another user. Only root can do this. The kernel knows the user of each thread.
+    pub fn start_by(user: u32, memory: u64, change: impl FnOnce(&mut ServerConfig)) -> (TestServer, StatusHandle) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).expect("its mode");
+        let unix = Endpoint::Unix(dir.path().join("socket"));
+        let mut config = ServerConfig::new(vec!["127.0.0.1:0".parse().expect("an address"), unix.clone()], memory);
+        change(&mut config);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            become_user(user);
+            let server = Server::bind(config).expect("a server");
+            let handles = (server.local_addrs()[0].clone(), server.stop_handle(), server.status_handle());
+            sender.send(handles).expect("a receiver");
+            server.run().expect("a good end");
+        });
+        let (tcp, stop, status) = receiver.recv().expect("a server");
+        (TestServer { tcp, unix, stop, dir, thread: Some(thread) }, status)
     }
 
     pub fn unix_path(&self) -> PathBuf {

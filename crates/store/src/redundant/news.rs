@@ -55,11 +55,14 @@ pub(super) enum Why {
     Kept,
     /// The server could not be reached when the program started.
     Absent,
+    /// Another user's server is at the address of the lost one.
+    Foreign,
 }
 
 impl Why {
     /// All reasons, in their order.
-    const ALL: [Why; 7] = [Why::Closed, Why::Silent, Why::Invalid, Why::Link, Why::Wrong, Why::Kept, Why::Absent];
+    const ALL: [Why; 8] =
+        [Why::Closed, Why::Silent, Why::Invalid, Why::Link, Why::Wrong, Why::Kept, Why::Absent, Why::Foreign];
 
     /// Returns why a server is lost whose store returned this error.
     pub(super) fn of(error: &StoreError<'_>) -> Self {
@@ -81,6 +84,7 @@ impl Why {
             Why::Wrong => "it gave a page back wrong, and is not used again",
             Why::Kept => "it did not give a page back that it had, and is not used again",
             Why::Absent => "it could not be reached at the start",
+            Why::Foreign => "another user's server is at its address now, and is not used",
         }
     }
 }
@@ -115,6 +119,12 @@ impl News {
             self.is_behind.store(true, Relaxed);
             self.is_short.store(true, Release);
         }
+    }
+
+    /// Takes note that another user's server is at the address of a lost member. Returns false if other news of the member
+    /// comes first.
+    pub(super) fn is_foreign(&self, member: usize) -> bool {
+        self.lost[member].compare_exchange(0, Why::Foreign as u8 + 1, AcqRel, Relaxed).is_ok()
     }
 
     /// Takes note of whether every page has all its parts.

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use hanare_server::{Server as MemoryServer, ServerConfig, StopHandle};
+use hanare_server::{Server as MemoryServer, ServerConfig, StatusHandle, StopHandle};
 use hanare_settings::ServerSpec;
 use hanare_sys::map::Mapping;
 
@@ -93,6 +93,23 @@ impl Servers {
         let (stop, thread) = self.running[index].take().expect("a running server");
         stop.stop();
         thread.join().expect("no panic");
+    }
+
+    /// Starts a server of another user at a server's address. Returns the handle of its status. Only root can do this.
+    /// The kernel knows the user of each thread.
+    fn start_by_another_user(&mut self, index: usize) -> StatusHandle {
+        let config = ServerConfig::new(vec![self.specs[index].endpoint.clone()], 64 << 20);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let other = rustix::process::Uid::from_raw(65_534);
+            rustix::thread::set_thread_res_uid(other, other, other).expect("root may do this");
+            let server = MemoryServer::bind(config).expect("the address is free");
+            sender.send((server.stop_handle(), server.status_handle())).expect("a receiver");
+            server.run().expect("a good end");
+        });
+        let (stop, status) = receiver.recv().expect("a server");
+        self.running[index] = Some((stop, thread));
+        status
     }
 
     /// Starts a server again at its address, without its contents.
@@ -432,6 +449,46 @@ fn too_little_room_for_all_parts_is_told() {
     run.until("the good news", || run.store.has_news());
     assert_eq!(run.news(), "every page has all its parts again\n");
     run.check_all(64);
+    run.end();
+}
+
+/// Clients did not ask for a server's user before. A server that took the address of a lost one received every page.
+#[test]
+fn another_users_server_at_the_address_of_a_lost_one_receives_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can take another user's number");
+        return;
+    }
+    let mut running = Servers::start(2);
+    let mut run = Run::start(&running, "mirror");
+    (0..600).for_each(|unit| run.write(unit, false));
+    run.finish_writes();
+    running.stop(0);
+    let foreign = running.start_by_another_user(0);
+    let mut news = String::new();
+    let end = Instant::now() + SOON;
+    while !news.contains("another user's server") {
+        assert!(Instant::now() < end, "it is not named: {news}");
+        assert_eq!(foreign.status().expect("it runs").sessions, 0, "{news}");
+        run.upkeep();
+        news += &run.news();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    (0..600).step_by(7).for_each(|unit| run.write(unit, false));
+    run.finish_writes();
+    run.check_all(16);
+    // The server is tried again each second, and named once.
+    std::thread::sleep(Duration::from_millis(2500));
+    news += &run.news();
+    assert_eq!(news.matches("another user's server").count(), 1, "{news}");
+    let status = foreign.status().expect("it runs");
+    assert_eq!((status.sessions, status.slots, status.write_bytes), (0, 0, 0), "{status:?}");
+    running.stop(0);
+    running.start_again(0);
+    run.until_whole();
+    running.stop(1);
+    run.until("the second loss", || run.store.progress().losses == 2);
+    run.check_all(16);
     run.end();
 }
 

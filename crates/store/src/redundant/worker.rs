@@ -25,11 +25,13 @@ pub struct Copyist {
     member: usize,
     sender: Option<Sender>,
     tried_ns: u64,
+    /// Whether the user was informed that another user's server is at the lost member's address.
+    has_reported_foreign: bool,
 }
 
 impl Copyist {
     pub(super) fn new(member: usize) -> Self {
-        Self { member, sender: None, tried_ns: now_ns() }
+        Self { member, sender: None, tried_ns: now_ns(), has_reported_foreign: false }
     }
 }
 
@@ -156,7 +158,15 @@ impl Redundant {
         let mut options = member.named.options.clone();
         options.connect_timeout = RETRY;
         // A server that cannot be reached is tried again later.
-        let Ok(session) = Session::open(&member.named.endpoint, &options) else { return };
+        let session = match Session::open(&member.named.endpoint, &options) {
+            Ok(session) => session,
+            Err(LinkError::Foreign { .. }) if !copyist.has_reported_foreign => {
+                copyist.has_reported_foreign = self.news.is_foreign(copyist.member);
+                return;
+            }
+            Err(_) => return,
+        };
+        copyist.has_reported_foreign = false;
         let info = session.info().clone();
         let Ok((remote, mut senders)) = self.measures.remote(&member.named, session) else { return };
         let Some(_inside) = self.enter().filter(|_| self.may_begin()) else { return };
