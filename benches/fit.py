@@ -73,7 +73,8 @@ class Bench:
         row = {"name": program.name, "plain_s": self.median(program), "sizes": []}
         fit = self.fit(program)
         for percent in PERCENTS:
-            said = min(fit["rows"], key=lambda one: abs(one["percent_of_peak"] - percent))
+            predicted = [one for one in fit["rows"] if not one["measured"]]
+            said = min(predicted, key=lambda one: abs(one["percent_of_peak"] - percent))
             took = self.median(program, "--local", str(said["local_bytes"]))
             error = said["run_time_s"] / took - 1
             row["sizes"].append({

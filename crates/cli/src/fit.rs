@@ -16,12 +16,15 @@ use serde::Serialize;
 
 use crate::message::say;
 use crate::output::{Output, OutputError};
+use crate::outside;
 use crate::run::{self, RunArgs, RunError};
 use crate::supervise::End;
 use model::{Model, Observed, Unfit};
 
 /// Percentages of the peak in the table.
 const PERCENTS: [u64; 10] = [10, 20, 30, 40, 50, 60, 70, 80, 90, 100];
+/// Part of the measured run time by which the predicted one may differ. Beyond it, the prediction is called uncertain.
+const ERROR_MAX: f64 = 0.25;
 /// Slowdowns for which a size is given.
 const SLOWDOWNS: [f64; 2] = [1.2, 2.0];
 /// Memory of a job beside the program's: that of the command, and what the kernel counts for them.
@@ -69,14 +72,16 @@ pub(crate) struct Fit {
     program: Vec<String>,
 }
 
-/// A size of local memory with its prediction. The JSON has this structure.
+/// A size of local memory with its run time. The JSON has this structure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Row {
     pub(crate) local_bytes: u64,
     percent_of_peak: f64,
     pub(crate) run_time_s: f64,
-    /// The run time divided by that with all memory local.
+    /// The run time divided by the predicted one with all memory local.
     pub(crate) slowdown: f64,
+    /// Whether this is the run itself, not a prediction.
+    measured: bool,
 }
 
 /// All that is predicted. The JSON has this structure.
@@ -87,7 +92,9 @@ pub(crate) struct Prediction {
     local_bytes_budget: u64,
     far_bytes_peak: u64,
     near_bytes_peak: u64,
-    /// What is predicted.
+    /// The run time that is predicted for this budget. It should be about that of the run.
+    predicted_s_at_budget: f64,
+    /// The run itself, and what is predicted for more local memory.
     pub(crate) rows: Vec<Row>,
     /// The size from which on more memory saves less.
     pub(crate) knee: Option<Row>,
@@ -106,7 +113,7 @@ struct Ask {
 impl Fit {
     /// Checks that the file for the JSON can be written.
     pub(crate) fn new(json: Option<&PathBuf>, program: &[std::ffi::OsString]) -> Result<Self, OutputError> {
-        let json = json.map(|path| Output::new("--json", path)).transpose()?;
+        let json = json.map(|path| Output::beside_program("--json", path)).transpose()?;
         Ok(Fit { json, program: program.iter().map(|word| word.to_string_lossy().into_owned()).collect() })
     }
 
@@ -138,29 +145,30 @@ impl Prediction {
                 .to_owned());
         }
         let model = Model::new(&observed(seen, elapsed_s)).map_err(|why| unfit(why, seen.budget_bytes))?;
+        let (budget, peak) = (seen.budget_bytes, seen.far_bytes_peak);
         let row = |local_bytes: u64| Row {
             local_bytes,
             // The size is rounded up to whole MiB.
-            percent_of_peak: (local_bytes as f64 * 100.0 / seen.far_bytes_peak as f64).min(100.0),
+            percent_of_peak: (local_bytes as f64 * 100.0 / peak as f64).min(100.0),
             run_time_s: model.time_s(local_bytes),
             slowdown: model.slowdown(local_bytes),
+            measured: false,
         };
-        let mut sizes = PERCENTS.map(|percent| whole(seen.far_bytes_peak / 100 * percent)).to_vec();
+        let run =
+            Row { run_time_s: elapsed_s, slowdown: elapsed_s / model.time_s(peak), measured: true, ..row(budget) };
+        let mut sizes = PERCENTS.map(|percent| whole(peak / 100 * percent + peak % 100 * percent / 100)).to_vec();
         // Parts of a small peak are rounded to the same size.
         sizes.dedup();
-        let ask = |slowdown: f64| {
-            let local_bytes = whole(model.least_for(slowdown));
-            Ask { slowdown, local_bytes, job_bytes: whole(local_bytes + seen.private_bytes_peak + MARGIN_BYTES) }
-        };
+        sizes.retain(|&bytes| bytes > budget);
         Ok(Prediction {
             elapsed_s,
-            local_bytes_budget: seen.budget_bytes,
-            far_bytes_peak: seen.far_bytes_peak,
+            local_bytes_budget: budget,
+            far_bytes_peak: peak,
             near_bytes_peak: seen.private_bytes_peak,
-            rows: sizes.into_iter().filter(|&bytes| bytes >= seen.budget_bytes).map(row).collect(),
+            predicted_s_at_budget: model.time_s(budget),
+            asks: asks(&model, &run, &sizes, seen.private_bytes_peak),
+            rows: std::iter::once(run).chain(sizes.into_iter().map(row)).collect(),
             knee: model.knee().map(|bytes| row(whole(bytes))),
-            // Less than this run had is not asked for, because nothing is known about it.
-            asks: SLOWDOWNS.into_iter().filter(|&most| model.slowdown(seen.budget_bytes) > most).map(ask).collect(),
         })
     }
 
@@ -176,6 +184,14 @@ impl Prediction {
         self.rows.iter().rfind(|row| row.local_bytes <= most)
     }
 
+    /// Returns a line that warns of the prediction, if it contradicts the run.
+    fn doubt(&self) -> Option<String> {
+        let (measured, said) = (self.elapsed_s, self.predicted_s_at_budget);
+        differs(said, measured).then(|| {
+            format!("  prediction uncertain: measured {measured:.2} s, the model says {said:.2} s at that size\n")
+        })
+    }
+
     /// Returns the table for people. `memory_bytes` is the memory of the machine.
     fn text(&self, program: &[String], memory_bytes: Option<u64>) -> String {
         let budget = human_size(self.local_bytes_budget);
@@ -184,8 +200,10 @@ impl Prediction {
         for row in &self.rows {
             let size = human_size(row.local_bytes);
             let Row { percent_of_peak, run_time_s, slowdown, .. } = row;
-            text += &format!("{size:>15}   {percent_of_peak:>5.0} %   {run_time_s:>6.2} s   {slowdown:>6.2} x\n");
+            let how = if row.measured { "   measured" } else { "" };
+            text += &format!("{size:>15}   {percent_of_peak:>5.0} %   {run_time_s:>6.2} s   {slowdown:>6.2} x{how}\n");
         }
+        text += &self.doubt().unwrap_or_default();
         match &self.knee {
             Some(Row { local_bytes, slowdown, .. }) => {
                 text += &format!(
@@ -193,6 +211,8 @@ impl Prediction {
                     human_size(*local_bytes)
                 );
             }
+            // That contradicts the table if the run does not fit to it.
+            None if self.doubt().is_some() => {}
             None => text += "  no knee: each size saves about as much as the one before\n",
         }
         let asks: Vec<String> =
@@ -209,10 +229,34 @@ impl Prediction {
             text += &format!("  this machine has {memory} in all: {size} takes {:.1} x\n", row.slowdown);
             local_bytes = row.local_bytes;
         }
-        text += &format!("  hanare run --local {} -- {}\n", format_size(local_bytes), program.join(" "));
+        let program = outside::safe(&program.join(" "));
+        text += &format!("  hanare run --local {} -- {program}\n", format_size(local_bytes));
         let job = first.job_bytes.div_ceil(MIB);
         text + &format!("  Slurm: --mem={job}M, with evicted pages on other nodes or in a spill file\n")
     }
+}
+
+/// Returns the sizes to ask for. Less than the run had is not asked for, because nothing is known about it. `sizes` are the
+/// larger ones in the table.
+fn asks(model: &Model, run: &Row, sizes: &[u64], near_bytes: u64) -> Vec<Ask> {
+    let missed: Vec<f64> = SLOWDOWNS.into_iter().filter(|&most| run.slowdown >= most).collect();
+    let at_run = model.slowdown(run.local_bytes);
+    let contradicts = differs(at_run, run.slowdown) || missed.iter().any(|&most| at_run <= most);
+    // Just above the size of the run, the prediction is then as wrong as it is there. So no size before the table's next
+    // one is asked for.
+    let least = sizes.first().copied().filter(|_| contradicts).unwrap_or(0);
+    let ask = |slowdown: f64| {
+        let local_bytes = whole(model.least_for(slowdown)).max(least);
+        Ask { slowdown, local_bytes, job_bytes: whole(local_bytes + near_bytes + MARGIN_BYTES) }
+    };
+    let mut asks: Vec<Ask> = missed.into_iter().map(ask).collect();
+    asks.dedup_by_key(|ask| ask.local_bytes);
+    asks
+}
+
+/// Whether what is predicted for the run itself contradicts what was measured.
+fn differs(predicted: f64, measured: f64) -> bool {
+    (predicted - measured).abs() > ERROR_MAX * measured
 }
 
 /// Returns a line that says why nothing can be predicted.
@@ -298,7 +342,7 @@ pub(crate) mod tests {
         let text = prediction.text(&program, Some(2000 * MIB));
         assert!(!text.contains("this machine"), "{text}");
         for part in [
-            "       300 MiB      30 %     7.60 s     3.80 x\n",
+            "       250 MiB      25 %     8.00 s     4.00 x   measured\n        300 MiB      30 %     7.60 s     3.80 x\n",
             "      1000 MiB     100 %     2.00 s     1.00 x\n",
             "  ask for 952 MiB: 1.2 x; 751 MiB: 2.0 x\n",
             "  hanare run --local 952M -- ./fold -n\n",
@@ -306,10 +350,56 @@ pub(crate) mod tests {
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
-        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(!text.contains("uncertain") && text.lines().all(|line| line.chars().count() <= 80), "{text}");
         let json = serde_json::to_value(&prediction).unwrap();
-        assert_eq!(json["rows"].as_array().unwrap().len(), 8);
+        assert_eq!(json["rows"].as_array().unwrap().len(), 9);
+        assert_eq!((&json["rows"][0]["measured"], &json["rows"][1]["measured"]), (&true.into(), &false.into()));
         assert_eq!(json["asks"][0]["local_bytes"], 952 * MIB);
+    }
+
+    /// The counts say that 250 MiB suffice. But the run was slow, because it had less than that for most of its time.
+    #[test]
+    fn what_was_measured_is_not_contradicted() {
+        let prediction = Prediction::new(&seen(a_loop_that_had_less), 8.0).unwrap();
+        let text = prediction.text(&["./fold".to_owned()], None);
+        for part in [
+            "       250 MiB      25 %     8.00 s     4.00 x   measured\n        300 MiB      30 %     2.00 s     1.00 x\n",
+            "  prediction uncertain: measured 8.00 s, the model says 2.00 s at that size\n",
+            "  ask for 300 MiB: 1.2 x\n  hanare run --local 300M -- ./fold\n",
+        ] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+        assert!(!text.contains("or less") && !text.contains("knee"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert_eq!(serde_json::to_value(&prediction).unwrap()["predicted_s_at_budget"], 2.0);
+    }
+
+    fn a_loop_that_had_less(stats: &Stats) {
+        a_loop(stats);
+        stats.depths[Kind::Small as usize][bucket_of(999 * MIB)].store(0, std::sync::atomic::Ordering::Relaxed);
+        add(&stats.depths[Kind::Small as usize][bucket_of(100 * MIB)], 600_000);
+    }
+
+    #[test]
+    fn a_run_that_was_fast_enough_may_have_less() {
+        let text = |swap_ns: u64| {
+            let fill = |stats: &Stats| {
+                a_loop(stats);
+                stats.swap_ns.store(swap_ns, std::sync::atomic::Ordering::Relaxed);
+            };
+            Prediction::new(&seen(fill), 8.0).unwrap().text(&["./fold".to_owned()], None)
+        };
+        let fast = text(1_000_000_000);
+        assert!(fast.contains("  8.00 s     1.14 x   measured\n"), "{fast}");
+        assert!(fast.ends_with("  ask for 250 MiB or less: it took less than 1.2 x\n"), "{fast}");
+        let slow = text(1_500_000_000);
+        assert!(slow.contains("  8.00 s     1.23 x   measured\n") && !slow.contains("or less"), "{slow}");
+    }
+
+    #[test]
+    fn the_command_to_type_has_no_character_that_a_terminal_obeys() {
+        let text = Prediction::new(&seen(a_loop), 8.0).unwrap().text(&["./fo\u{1b}[31mld".to_owned()], None);
+        assert!(text.contains("  hanare run --local 952M -- ./fo\\u{1b}[31mld\n"), "{text}");
     }
 
     #[test]

@@ -24,6 +24,7 @@ use crate::leftover::{LAUNCH_PREFIX, locked, remove_ended};
 use crate::message::say;
 use crate::program::ProgramError;
 use crate::run::warn_of_variables;
+use crate::streams;
 use crate::supervise::End;
 use elsewhere::{Elsewhere, ElsewhereError};
 
@@ -172,6 +173,7 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
     let of_signals = move || signals.forever().try_for_each(|signal| heard.send(News::Signal(signal)));
     std::thread::Builder::new().spawn(of_signals).map_err(LaunchError::Signals)?;
     warn_of_variables();
+    args.check_outputs()?;
     let place = Place::new()?;
     let elsewhere = Elsewhere::open(&args.elsewhere, args.local, args.ranks)?;
     let mut ranks = Ranks { pidfds: Vec::new() };
@@ -205,21 +207,40 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<u8, LaunchError> {
             name(args)
         ));
     }
-    let write = |path: &PathBuf, text: &str| {
-        std::fs::write(path, text).map_err(|source| LaunchError::Counts { path: path.clone(), source })
-    };
-    match &args.report {
-        Some(path) if path.as_os_str() == "-" => {
-            // Ignored: if standard error is closed, nobody can read the table.
-            let _ = io::stderr().write_all(table::table(&counts, args.ranks).as_bytes());
-        }
-        Some(path) => write(path, &table::table(&counts, args.ranks))?,
-        None => {}
-    }
-    if let Some(path) = &args.stats_json {
-        write(path, &counts)?;
-    }
+    args.write_outputs(&counts)?;
     Ok(code)
+}
+
+impl LaunchArgs {
+    /// Refuses files for the counters that are the ranks' stdin or stdout.
+    fn check_outputs(&self) -> Result<(), LaunchError> {
+        let report = self.report.iter().filter(|path| path.as_os_str() != "-");
+        for path in report.chain(&self.stats_json) {
+            streams::is_stderr(path).map_err(|source| LaunchError::Counts { path: path.clone(), source })?;
+        }
+        Ok(())
+    }
+
+    /// Writes the counters of the ranks to the places that were asked for.
+    fn write_outputs(&self, counts: &str) -> Result<(), LaunchError> {
+        let write = |path: &PathBuf, text: &str| {
+            let written = match streams::is_stderr(path) {
+                Ok(true) => io::stderr().write_all(text.as_bytes()),
+                Ok(false) => std::fs::write(path, text),
+                Err(error) => Err(error),
+            };
+            written.map_err(|source| LaunchError::Counts { path: path.clone(), source })
+        };
+        match &self.report {
+            Some(path) if path.as_os_str() == "-" => {
+                // Ignored: if standard error is closed, nobody can read the table.
+                let _ = io::stderr().write_all(table::table(counts, self.ranks).as_bytes());
+            }
+            Some(path) => write(path, &table::table(counts, self.ranks))?,
+            None => {}
+        }
+        self.stats_json.as_ref().map_or(Ok(()), |path| write(path, counts))
+    }
 }
 
 fn name(args: &LaunchArgs) -> String {

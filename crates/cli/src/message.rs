@@ -2,26 +2,31 @@
 
 use std::io::Write;
 
+use crate::outside;
+
 /// Number of characters kept from the beginning of a message that is too long, such as one that quotes a long value.
 const HEAD_CHARS: usize = 600;
 /// Number of characters kept from the end of such a message. The end says what to do.
 const TAIL_CHARS: usize = 300;
 
-/// Prints one message. Characters that would break the line become spaces. A closed stderr is ignored.
+/// Prints one message as one line. A closed stderr is ignored.
 pub(crate) fn say(message: &str) {
     let line = format!("hanare: {}\n", one_line(message));
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Returns a message as one line of bounded length.
+/// Returns a message as one line of bounded length. Line breaks and tabs become spaces. Other characters that a terminal
+/// would obey are written as their numbers.
 pub(crate) fn one_line(message: &str) -> String {
     let count = message.chars().count();
-    let plain = |c: char| if c.is_control() { ' ' } else { c };
-    if count <= HEAD_CHARS + TAIL_CHARS {
-        return message.chars().map(plain).collect();
+    let (head, tail) = if count <= HEAD_CHARS + TAIL_CHARS { (count, 0) } else { (HEAD_CHARS, TAIL_CHARS) };
+    let mut line = String::new();
+    let mut add = |c: char| outside::push(&mut line, if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c });
+    message.chars().take(head).for_each(&mut add);
+    if tail > 0 {
+        " ... ".chars().chain(message.chars().skip(count - tail)).for_each(&mut add);
     }
-    let head = message.chars().take(HEAD_CHARS).map(plain);
-    head.chain(" ... ".chars()).chain(message.chars().skip(count - TAIL_CHARS).map(plain)).collect()
+    line
 }
 
 /// Turns clap's error message into one line: what happened (the first paragraph), the name of a similar flag if clap
@@ -93,7 +98,7 @@ mod tests {
 
     #[test]
     fn control_characters_do_not_break_the_line() {
-        assert_eq!(one_line("a\nb\x1b[1m\tc"), "a b [1m c");
+        assert_eq!(one_line("a\nb\x1b[1m\tc\u{9b}\u{202e}d"), "a b\\u{1b}[1m c\\u{9b}\\u{202e}d");
     }
 
     #[test]

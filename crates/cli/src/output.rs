@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access};
 use thiserror::Error;
 
+use crate::streams;
+
 /// A result file cannot be written.
 #[derive(Debug, Error)]
 #[error("cannot write {path}: {source}; check {flag}", path = path.display())]
@@ -40,6 +42,16 @@ impl Output {
         };
         checked.map_err(|source| output.error(source))?;
         Ok(output)
+    }
+
+    /// As [`Output::new`], for a run with a program. Refuses the program's stdin and stdout. Refuses stderr if that is a
+    /// regular file: to replace it would lose its lines.
+    pub(crate) fn beside_program(flag: &'static str, path: &Path) -> Result<Self, OutputError> {
+        let failed = |source| OutputError { flag, path: path.to_owned(), source };
+        if streams::is_stderr(path).map_err(failed)? && path.metadata().is_ok_and(|found| found.is_file()) {
+            return Err(failed(io::Error::other("stderr goes there, and its lines would be lost; name another file")));
+        }
+        Self::new(flag, path)
     }
 
     /// Checks that the folder has room for a file of `bytes` bytes. Writes a temporary file and removes it.
@@ -82,7 +94,8 @@ impl Output {
     }
 }
 
-fn directory(path: &Path) -> PathBuf {
+/// Returns the folder that a path is in.
+pub(crate) fn directory(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
         _ => PathBuf::from("."),

@@ -10,6 +10,7 @@ use hanare_store::EXIT_FULL;
 use thiserror::Error;
 
 use crate::EXIT_OWN;
+use crate::message::say;
 use crate::progress::ProgressLine;
 use crate::watch::processes::{self, Process};
 use crate::watch::runs::{self, Run};
@@ -127,7 +128,7 @@ pub(crate) fn park(args: &ParkArgs) -> Result<u8, ParkError> {
     // The other processes are parked. The first failure gives the exit code, and the others have a line each.
     let mut failures = failures.into_iter();
     let first = failures.next();
-    failures.for_each(|error| eprintln!("hanare: {error}"));
+    failures.for_each(|error| say(&error.to_string()));
     first.map_or(Ok(0), Err)
 }
 

@@ -7,6 +7,7 @@ use hanare_settings::{format_size, human_size};
 use serde::Serialize;
 
 use crate::narrow::fitted;
+use crate::outside::safe;
 use crate::supervise::End;
 
 /// Width of the report, in columns, where no terminal is narrower.
@@ -191,7 +192,7 @@ impl Figures {
             (None, Some(code)) => format!("exit code {code}"),
             (None, None) => "running".to_owned(),
         };
-        let head = format!("hanare: report for {}: {end} after {:.3} s\n", self.program, self.elapsed_s);
+        let head = format!("hanare: report for {}: {end} after {:.3} s\n", safe(&self.program), self.elapsed_s);
         let mut text = fitted(&head, width, HEAD_INDENT);
         if self.processes == 0 {
             let causes = [
@@ -350,7 +351,7 @@ impl Figures {
 fn item(label: &str, parts: &[String], width_max: usize) -> String {
     let (mut text, mut line) = (String::new(), format!("  {label:<12}"));
     for (index, part) in parts.iter().enumerate() {
-        let part = part.clone() + if index + 1 < parts.len() { "," } else { "" };
+        let part = safe(part) + if index + 1 < parts.len() { "," } else { "" };
         let is_whole = part.chars().count() <= width_max - INDENT;
         let words: Vec<&str> = if is_whole { vec![&part] } else { part.split(' ').collect() };
         for word in words {
@@ -500,6 +501,15 @@ mod tests {
             assert!(text.contains(part), "{part} is not in {text}");
         }
         assert!(!text.contains("servers"), "{text}");
+    }
+
+    #[test]
+    fn names_from_outside_are_shown_without_control_characters() {
+        let mut figures = figures(&End::Exited(0), |stats| add(&stats.processes, 1));
+        (figures.program, figures.policy) = ("na me\u{1b}[31m<b>".to_owned(), "lru\u{202e}".to_owned());
+        let text = flat(&figures.text());
+        assert!(text.starts_with("hanare: report for na me\\u{1b}[31m<b>: exit"), "{text}");
+        assert!(text.contains("policy lru\\u{202e},"), "{text}");
     }
 
     #[test]

@@ -322,9 +322,9 @@ fn run_once(args: &RunArgs, recording: Option<Recording>) -> Result<u8, RunError
     let name = args.program.first().map_or(OsStr::new(""), OsString::as_os_str);
     let path = program::find(name, std::env::var_os("PATH"))?;
     let library = library::find()?;
+    let fit = settings.fit.then(|| Fit::new(args.fit_json.as_ref(), &args.program)).transpose()?;
     let mut outputs = Outputs::open(&args.report, args.stats_json.as_deref())?;
     let watching = args.watching.prepare()?;
-    let fit = settings.fit.then(|| Fit::new(args.fit_json.as_ref(), &args.program)).transpose()?;
     // A page and its JSON say what other sizes of local memory would bring.
     settings.fit |= outputs.want_record();
 

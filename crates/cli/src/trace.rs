@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use crate::message::say;
 use crate::run::{self, Recording, RunArgs, RunError};
+use crate::streams;
 use aside::{Aside, Outcome};
 
 /// Record what the pager of a run sees and does, for 'hanare simulate', and examine recordings.
@@ -164,6 +165,9 @@ fn record(args: &RecordArgs) -> Result<u8, TraceCommandError> {
         return Ok(run::run(&args.run, None)?);
     }
     let failed = |source| TraceCommandError::Write { path: args.output.clone(), source };
+    if streams::is_stderr(&args.output).map_err(failed)? {
+        return Err(failed(io::Error::other("stderr goes there, and its lines would be lost; name another file")));
+    }
     let aside = Aside::open(&args.output).map_err(failed)?;
     let recording = Recording { path: aside.path().to_owned(), bytes: args.trace_bytes };
     let code = run::run(&args.run, Some(recording))?;

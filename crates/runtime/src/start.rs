@@ -105,7 +105,8 @@ fn start_if(settings: &Settings, check: Check) -> Result<(), StartError> {
     process::begins();
     hanare_sys::refuse_on_purpose();
     let wanted = DESCRIPTORS + DESCRIPTORS_PER_SERVER * settings.servers.len();
-    let _room = descriptors::Room::make(wanted).ok_or(StartError::Descriptors(wanted))?;
+    let _room =
+        descriptors::Room::make(wanted).ok_or_else(|| StartError::Descriptors { wanted, used: descriptors::used() })?;
     hanare_wire::keep_descriptors_by(descriptors::keep);
     let serves_calls = calls::suit_signals() && calls::call_traps().dispatch;
     let (features, mode, plan) = consider(settings, serves_calls)?;

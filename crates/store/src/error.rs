@@ -118,9 +118,9 @@ impl fmt::Display for StoreError<'_> {
                     HumanSize(*own_bytes)
                 )
             }
-            StoreError::Gone => {
-                out.write_str("the private memory server is gone; the program's far memory went with it")
-            }
+            StoreError::Gone => out.write_str(
+                "the private memory server is gone, as when 'hanare run' is killed; the program's far memory went with it",
+            ),
             StoreError::SpillRead => {
                 out.write_str("the private memory server's spill file cannot be read; check its disk")
             }

@@ -96,6 +96,18 @@ fn free_among(start: RawFd, end: RawFd) -> usize {
     }
 }
 
+/// Returns how many descriptors are open below the limit. It opens none itself, because there may be no free number.
+#[must_use]
+pub fn used() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).min(NUMBERS as u64) as RawFd;
+    let starts = (0..limit).step_by(LOOKED_AT);
+    starts.map(|start| (start, limit.min(start + LOOKED_AT as RawFd))).map(used_among).sum()
+}
+
+fn used_among((start, end): (RawFd, RawFd)) -> usize {
+    (end - start) as usize - free_among(start, end)
+}
+
 /// Room for Hanare's descriptors in a process that has used up its own limit. While this value lives, the process may
 /// have a higher limit on descriptors. When it is dropped, the old limit returns. Descriptors above the old limit then
 /// stay open.
@@ -237,6 +249,10 @@ mod tests {
         assert_ne!(unsafe { libc::fcntl(0, libc::F_GETFD) }, -1, "the others keep theirs");
         assert_eq!((free_among(number, number + 1), free_among(-2, 0)), (0, 0));
         assert!(can_have(8) && !can_have(1 << 30) && Room::make(8).is_some());
+        let before = used();
+        let more: Vec<OwnedFd> = (0..70).map(|_| rustix::io::dup(&fd).unwrap()).collect();
+        assert!(before >= 4 && used() == before + 70, "{before} and {}", used());
+        drop(more);
         assert!(forget(number) && !is_own(number) && !forget(number));
         assert!(!is_own(-1) && !is_own(i32::MAX));
         let fd = keep(fd);

@@ -3,6 +3,7 @@
 use hanare_settings::{format_size, human_size};
 
 use crate::fit::{Prediction, within};
+use crate::outside;
 use crate::report::Figures;
 
 /// Exit code of a run that a lost memory server has ended.
@@ -229,8 +230,7 @@ pub(crate) fn bytes(bytes: f64) -> String {
     human_size(finite(bytes).max(0.0).round() as u64)
 }
 
-/// Returns a text from outside, such as a program's name, of bounded length. Characters that a page cannot have, or that
-/// turn the direction of the text, are written as their numbers.
+/// Returns a text from outside, such as a program's name, safe to show and of bounded length.
 pub(crate) fn outside(text: &str) -> String {
     let mut safe = String::new();
     for (index, c) in text.chars().enumerate() {
@@ -238,14 +238,7 @@ pub(crate) fn outside(text: &str) -> String {
             safe.push('…');
             break;
         }
-        let is_mark =
-            matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-        let is_no_character = c as u32 & 0xfffe == 0xfffe;
-        if c.is_control() || is_mark || is_no_character {
-            safe.extend(c.escape_unicode());
-        } else {
-            safe.push(c);
-        }
+        outside::push(&mut safe, c);
     }
     safe
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -11,6 +12,7 @@ use crate::narrow;
 use crate::output::{Output, OutputError};
 use crate::page::Record;
 use crate::report::Figures;
+use crate::streams;
 
 /// Room that the folder of a page must have before the run: that of a usual page.
 const PAGE_ROOM: usize = 256 << 10;
@@ -40,8 +42,14 @@ struct Opened {
 }
 
 impl Opened {
+    /// Makes the file, or empties it. If it is stderr, it keeps what it has, and what is written follows that.
     fn create(flag: &'static str, path: &Path) -> Result<Self, OutputError> {
-        let file = File::create(path).map_err(|source| OutputError { flag, path: path.to_owned(), source })?;
+        let opened = match streams::is_stderr(path) {
+            Ok(true) => io::stderr().as_fd().try_clone_to_owned().map(File::from),
+            Ok(false) => File::create(path),
+            Err(error) => Err(error),
+        };
+        let file = opened.map_err(|source| OutputError { flag, path: path.to_owned(), source })?;
         Ok(Opened { flag, path: path.to_owned(), file })
     }
 
@@ -65,23 +73,20 @@ pub(super) struct Outputs {
 
 impl Outputs {
     /// Opens the files. A report path of `-` means stderr. One that ends in `.html` is for the page. The JSON needs a file,
-    /// because stdout belongs to the program.
+    /// because stdout belongs to the program. If one of them is refused for that, no other is changed.
     pub(super) fn open(reports: &[PathBuf], json: Option<&Path>) -> Result<Self, OutputError> {
         let mut outputs = Outputs::default();
+        check_streams(reports, json)?;
         for path in reports {
             if path == Path::new("-") {
                 outputs.text_on_stderr = true;
             } else if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("html")) {
-                let page = Output::new("--report", path)?;
+                let page = Output::beside_program("--report", path)?;
                 page.check_room(PAGE_ROOM)?;
                 outputs.pages.push(page);
             } else {
                 outputs.texts.push(Opened::create("--report", path)?);
             }
-        }
-        if let Some(path) = json.filter(|&path| path == Path::new("-")) {
-            let source = io::Error::other("stdout belongs to the program; name a file, or ./- for one of this name");
-            return Err(OutputError { flag: "--stats-json", path: path.to_owned(), source });
         }
         outputs.json = json.map(|path| Opened::create("--stats-json", path)).transpose()?;
         Ok(outputs)
@@ -118,6 +123,19 @@ impl Outputs {
         }
         results.into_iter().collect()
     }
+}
+
+/// Refuses files that are the program's stdin or stdout.
+fn check_streams(reports: &[PathBuf], json: Option<&Path>) -> Result<(), OutputError> {
+    let reports = reports.iter().filter(|path| path.as_os_str() != "-").map(|path| ("--report", path.as_path()));
+    for (flag, path) in reports.chain(json.map(|path| ("--stats-json", path))) {
+        let checked = match path.as_os_str() == "-" {
+            true => Err(io::Error::other("stdout belongs to the program; name a file, or ./- for one of this name")),
+            false => streams::is_stderr(path),
+        };
+        checked.map_err(|source| OutputError { flag, path: path.to_owned(), source })?;
+    }
+    Ok(())
 }
 
 /// Returns the record as JSON: a line for each value, and each array on one line.

@@ -70,8 +70,12 @@ pub enum StartError {
     Thread(std::io::Error),
     #[error("cannot see which pages are there: {0}")]
     Pagemap(PagemapError),
-    #[error("far memory needs {0} file descriptors, and the program has used up its own; raise 'ulimit -Hn'")]
-    Descriptors(usize),
+    #[error(
+        "far memory needs {wanted} file descriptors beside the {used} that the program has open: {in_all} in all, and its limit is \
+         lower; raise 'ulimit -Hn'",
+        in_all = wanted + used
+    )]
+    Descriptors { wanted: usize, used: usize },
     #[error("too many processes share this budget; start fewer at a time")]
     Members,
     #[error("far memory was started already in this process; start it once")]
@@ -87,5 +91,19 @@ impl StartError {
             }
             _ => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_few_descriptors_are_told_in_all() {
+        assert_eq!(
+            StartError::Descriptors { wanted: 19, used: 5 }.to_string(),
+            "far memory needs 19 file descriptors beside the 5 that the program has open: 24 in all, and its limit is lower; \
+             raise 'ulimit -Hn'"
+        );
     }
 }
