@@ -64,6 +64,27 @@ fn a_killed_private_server_ends_the_run() {
 }
 
 /// Runs a program of 32 MiB against a server that misbehaves as `lie` says. Checks its exit code and its line.
+/// In a user namespace without users, everyone is the overflow user.
+#[test]
+fn a_run_works_where_the_kernel_names_no_user() {
+    let place = Place::new();
+    let unmapped = |args: &[&str]| {
+        let mut command = place.command("unshare");
+        command.arg("--user").args(args);
+        command
+    };
+    if place.run(&mut unmapped(&["true"])).code != Some(0) {
+        println!("skipped: no user namespaces here");
+        return;
+    }
+    let (hanare, touch) = (built().hanare(), built().workload("touch"));
+    let (hanare, touch) = (hanare.to_str().expect("a path in UTF-8"), touch.to_str().expect("a path in UTF-8"));
+    let outcome = place.run(&mut unmapped(&[hanare, "run", "--local", "4M", "--", touch, "16M"]));
+    outcome.assert_well("a run");
+    assert_eq!(outcome.text(), "ok touch: 16777216 bytes, 1 passes, sequential\n");
+    place.assert_nothing_left();
+}
+
 fn meets(lie: Lie, code: i32, part: &str) {
     meets_with(lie, code, part, &[]);
 }
