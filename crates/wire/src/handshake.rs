@@ -26,7 +26,7 @@ use crate::noise::{self, HandshakeError};
 use crate::patience::patience;
 use crate::payload::{Hello, Role, TOKEN_BYTES, Welcome};
 use crate::socket::{Progress, Socket};
-use crate::trust;
+use crate::trust::{self, At};
 
 /// A connection that the server has welcomed.
 #[derive(Debug)]
@@ -75,12 +75,10 @@ pub(crate) fn connect(endpoint: &Endpoint, options: &ConnectOptions<'_>) -> Resu
     let mut inbox = Inbox::default();
     let limit = patience(options.connect_timeout);
     let mut progress = Progress::until(limit);
+    let at_path = if options.role == Role::Attach { At::Private } else { At::Path };
     match options.key {
         Some(key) => agree(&socket, &mut inbox, key, &mut progress)?,
-        // The command that started this run has made the private server's socket, in a folder of mode 0700. In a user namespace
-        // without users, its user could not be told from others.
-        None if options.role == Role::Attach => {}
-        None => trust::check_server(&socket, limit).map_err(|error| match error {
+        None => trust::check_server(&socket, at_path, limit).map_err(|error| match error {
             LinkError::Closed => closed_early(&socket, &mut inbox, &mut progress),
             error => error,
         })?,

@@ -50,6 +50,9 @@ pub enum At {
     Port,
     /// At the path of a Unix socket. The modes of the socket and of its folders keep other users away.
     Path,
+    /// At the path of a private server's socket. The command that started the run has made it, in a folder of mode 0700. So
+    /// it is this user's even where several users have its number.
+    Private,
 }
 
 /// Checks that a user is the user of this thread or root.
@@ -76,8 +79,8 @@ fn is_ambiguous(user: u32, at: At) -> bool {
 }
 
 /// Checks whether `user` is the overflow user's number, and may be another user than the one with this number in the
-/// namespace. At a port, this is so unless all users have a number. At a path, it is so only if nobody has this number. The
-/// texts are those of the kernel's files. `None` stands for a file that cannot be read.
+/// namespace. At a port, this is so unless all users have a number. At a path, it is so only if nobody has this number, and never
+/// at a private one. The texts are those of the kernel's files. `None` stands for a file that cannot be read.
 fn may_be_several(user: u32, at: At, overflow: Option<&str>, map: impl FnOnce() -> Option<String>) -> bool {
     let overflow = overflow.and_then(|text| text.trim().parse().ok()).unwrap_or(OVERFLOW_DEFAULT);
     if user != overflow {
@@ -90,6 +93,7 @@ fn may_be_several(user: u32, at: At, overflow: Option<&str>, map: impl FnOnce() 
     match at {
         At::Port => users < USERS_MAX,
         At::Path => !has_user,
+        At::Private => false,
     }
 }
 
@@ -113,7 +117,8 @@ fn unknown(error: io::Error) -> LinkError {
     }
 }
 
-/// Checks that the server at the other end of a connection belongs to the user of this thread, or to root. Waits up to
+/// Checks that the server at the other end of a connection belongs to the user of this thread, or to root. `path` says where
+/// a Unix socket is. Waits up to
 /// `limit` until the server has accepted the connection, because the kernel does not know its user before. Over TCP, the
 /// kernel is asked whatever the addresses are: a process of this host may have any of them. It cannot name the user of a
 /// server on another host.
@@ -121,13 +126,13 @@ fn unknown(error: io::Error) -> LinkError {
 /// # Errors
 /// [`LinkError::Foreign`] if the server is another user's. [`LinkError::Closed`] if it closed the connection before the
 /// kernel could say whose it is.
-pub(crate) fn check_server(socket: &Socket, limit: Duration) -> Result<(), LinkError> {
+pub(crate) fn check_server(socket: &Socket, path: At, limit: Duration) -> Result<(), LinkError> {
     let fd = socket.as_fd();
     let failed = |errno| LinkError::io("asking for the addresses of a connection", errno);
     let own = getsockname(fd).map_err(failed)?;
     if own.address_family() == AddressFamily::UNIX {
         let credentials = sockopt::socket_peercred(fd).map_err(|e| LinkError::io("asking for a server's user", e))?;
-        return judge(credentials.uid.as_raw(), At::Path);
+        return judge(credentials.uid.as_raw(), path);
     }
     let peer = getpeername(fd).map_err(failed)?.ok_or(LinkError::Closed)?;
     let ends = Ends { own: own.try_into().map_err(failed)?, peer: peer.try_into().map_err(failed)? };
@@ -182,6 +187,7 @@ mod tests {
         {
             assert_eq!(is_ambiguous(65_534, At::Port, map), at_port, "{map:?}");
             assert_eq!(is_ambiguous(65_534, At::Path, map), at_path, "{map:?}");
+            assert!(!is_ambiguous(65_534, At::Private, map), "{map:?}");
             assert!([At::Port, At::Path].iter().all(|at| !is_ambiguous(1000, *at, map) && !is_ambiguous(0, *at, map)));
         }
         let split = format!("0 0 1000\n1000 1000 {}\n", u32::MAX - 1000);
