@@ -84,7 +84,7 @@ fn far_memory_that_cannot_start_for_want_of_descriptors_says_so() {
     for mode in MODES.into_iter().filter(|mode| mode_works(mode)) {
         let outcome = run(&Place::new(), mode, &[program, "8M", "full-first"]);
         match mode == "thread" || mode == "sigbus" && system_calls_are_trapped() {
-            true => outcome.assert_ended_by_us(125, "used up its own"),
+            true => outcome.assert_ended_by_us(125, "file descriptors beside the 256 that the program has open"),
             false => outcome.assert_well(mode),
         }
     }
