@@ -119,14 +119,18 @@ fn watch(stats: &Stats, waits: &Mutex<Waits>, stopped: &Receiver<()>) {
                 continue;
             }
             let line = program.line(process.pid);
+            if !program.was_read {
+                program.early_ns = program.early_ns.saturating_add(waited);
+                continue;
+            }
             let mut waits = waits.lock().unwrap_or_else(PoisonError::into_inner);
             let has_room = waits.by_line.len() < LINES_MAX;
             let to = match line {
                 Some(line) if has_room || waits.by_line.contains_key(&line) => waits.by_line.entry(line).or_default(),
-                None if !program.was_read => continue,
                 _ => &mut waits.unread,
             };
             *to = to.saturating_add(waited);
+            waits.unread = waits.unread.saturating_add(std::mem::take(&mut program.early_ns));
         }
     }
 }
@@ -137,6 +141,8 @@ struct Program {
     waited_ns: u64,
     /// Whether its frames could be read once. If not, it may be no interpreter.
     was_read: bool,
+    /// Time that it had waited until then, in nanoseconds.
+    early_ns: u64,
     interpreter: Option<PythonSpy>,
     /// Failed looks since the last one that succeeded.
     failures: u32,
@@ -144,7 +150,7 @@ struct Program {
 
 impl Program {
     fn new(waited_ns: u64) -> Self {
-        Program { waited_ns, was_read: false, interpreter: None, failures: 0 }
+        Program { waited_ns, was_read: false, early_ns: 0, interpreter: None, failures: 0 }
     }
 
     /// Returns the line at which the process is. `None` if it does not run Python, or cannot be read at this moment.
