@@ -221,8 +221,8 @@ fn open_redundant(
     Ok((Kind::Redundant(Box::new(redundant)), Worker::of_redundant(copyists)))
 }
 
-/// Opens sessions with servers that are on at least `hosts_min` hosts. If the others suffice, a silent server is not waited
-/// for as long as usual: each program that a run executes meets a stopped server again.
+/// Opens sessions with servers that are on at least `hosts_min` hosts. If the others suffice, the wait for a silent server is
+/// short: each program that a run executes meets a stopped server again.
 fn reach(named: &mut [(Named, Option<Session>)], hosts_min: u8) -> Result<(), OpenError> {
     let mut ids = Ids::default();
     let mut failure = None;

@@ -16,7 +16,7 @@ const NAP: Duration = Duration::from_millis(100);
 /// The longest sleep of the rebuilder while parts are under way.
 const NAP_BUSY: Duration = Duration::from_millis(1);
 
-/// The time in nanoseconds for which missing parts must stay missing before the user hears of it. It is long enough to look
+/// The time in nanoseconds after which missing parts count as missing for want of room. It is long enough to look
 /// through many extents, and to notice the loss of a server.
 const STUCK_NS: u64 = 3_000_000_000;
 

@@ -427,7 +427,7 @@ fn a_server_that_comes_back_makes_pages_whole_again() {
     run.end();
 }
 
-/// One of two servers has room for half of the second copies. This is told, and also when there is room again.
+/// One of two servers has room for half of the second copies. The user hears of this, and of the time when there is room again.
 #[test]
 fn too_little_room_for_all_parts_is_told() {
     let running = Servers::start_with(&[64 << 20, 4 << 20]);
@@ -477,10 +477,6 @@ fn another_users_server_at_the_address_of_a_lost_one_receives_nothing() {
     (0..600).step_by(7).for_each(|unit| run.write(unit, false));
     run.finish_writes();
     run.check_all(16);
-    // The server is tried again each second, and named once.
-    std::thread::sleep(Duration::from_millis(2500));
-    news += &run.news();
-    assert_eq!(news.matches("another user's server").count(), 1, "{news}");
     let status = foreign.status().expect("it runs");
     assert_eq!((status.sessions, status.slots, status.write_bytes), (0, 0, 0), "{status:?}");
     running.stop(0);
@@ -489,6 +485,8 @@ fn another_users_server_at_the_address_of_a_lost_one_receives_nothing() {
     running.stop(1);
     run.until("the second loss", || run.store.progress().losses == 2);
     run.check_all(16);
+    news += &run.news();
+    assert_eq!(news.matches("another user's server").count(), 1, "{news}");
     run.end();
 }
 
